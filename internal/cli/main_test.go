@@ -12,10 +12,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/internal/cli/command"
 )
 
-// command runs a command line with nobody on the socket.
-func command(t *testing.T, args ...string) (code int, out, complaints string) {
+// berth runs a command line with nobody on the socket.
+func berth(t *testing.T, args ...string) (code int, out, complaints string) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -37,56 +39,56 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"ps"}, exitError, "systemctl start berthd"},
-		{[]string{"pss"}, exitUsage, "unknown command"},
-		{[]string{"pss"}, exitUsage, "Did you mean"},
-		{[]string{"volume", "remove"}, exitUsage, "unknown command"},
-		{[]string{"volume", "inspct"}, exitUsage, "Did you mean inspect?"},
-		{[]string{"ps", "-o", "xml"}, exitUsage, "json, yaml, wide"},
-		{[]string{"ps", "--no-such"}, exitUsage, "--help"},
-		{[]string{"exec", "only-a-name"}, exitUsage, "--help"},
-		{[]string{"device-plugin", "--config", "/no/such.toml"}, exitFile, "no such file"},
-		{[]string{"ps", "-q", "-o", "json"}, exitUsage, "exclude"},
-		{[]string{"pods", "--no-headers", "-o", "name"}, exitUsage, "for tables only"},
-		{[]string{"images", "--sort-by", "colour"}, exitUsage, "image, id, size"},
-		{[]string{"inspect", "x", "-o", "name"}, exitUsage, "json, yaml, jsonpath"},
-		{[]string{"inspect", "x", "-o", "wide"}, exitUsage, "json, yaml, jsonpath"},
-		{[]string{"version", "-o", "wide"}, exitUsage, "json, yaml, jsonpath"},
-		{[]string{"ps", "-l", "a=b=c"}, exitUsage, "label selector"},
-		{[]string{"pods", "-l", "a=b=c"}, exitUsage, "label selector"},
-		{[]string{"rm"}, exitUsage, "--all"},
-		{[]string{"checkpoint", "x"}, exitUsage, "-o"},
-		{[]string{"checkpoint", "-o", "x.tar"}, exitUsage, "arg"},
-		{[]string{"checkpoint", "x", "-o", "x.tar", "--timeout", "1ms"}, exitUsage, "--timeout"},
-		{[]string{"rm", "--all", "x"}, exitUsage, "exclude"},
-		{[]string{"rmi"}, exitUsage, "--unused"},
-		{[]string{"prune"}, exitUsage, "give -f, or --dry-run"},
-		{[]string{"volume", "rm"}, exitUsage, "--help"},
-		{[]string{"volume", "ls"}, exitError, "systemctl start berthd"},
-		{[]string{"volume", "list"}, exitUsage, "unknown command"},
-		{[]string{"logs", "x", "--since", "yesterday"}, exitUsage, "--since"},
-		{[]string{"run", "/no/such.yaml"}, exitError, "no such file"},
-		{[]string{"run", "-"}, exitError, "no pod"},
-		{[]string{"run", "-o", "json", "x.yaml"}, exitUsage, "-d"},
-		{[]string{"run", "x.yaml", "-o", "json"}, exitUsage, "-d"},
-		{[]string{"run", "x.yaml", "ls"}, exitUsage, "which has its commands in it"},
-		{[]string{"run", "-p", "80:80", "x.yaml"}, exitUsage, "--publish is for an image"},
-		{[]string{"run"}, exitUsage, "FILE or IMAGE"},
-		{[]string{"run", "busybox", "ls", "-d"}, exitError, "systemctl start berthd"},
-		{[]string{"run", "-d", "--rm", "busybox"}, exitUsage, "nothing runs that could remove"},
-		{[]string{"run", "-it", "busybox"}, exitUsage, "not a terminal"},
-		{[]string{"run", "-p", "80", "busybox"}, exitUsage, "8080:80"},
-		{[]string{"run", "--ignore-unsupported", "busybox"}, exitUsage, "is for a manifest"},
-		{[]string{"pull", "x", "--platform", "linux/s390x"}, exitUsage, "qemu-user"},
-		{[]string{"pull", "x", "--platform", "windows/" + runtime.GOARCH}, exitUsage, "this node runs linux/"},
-		{[]string{"pull", "x", "--platform", "a/b/c/d"}, exitUsage, "is no OS/ARCHITECTURE"},
-		{[]string{"pull", "x", "--platform", "linux/" + runtime.GOARCH}, exitError, "systemctl start berthd"},
-		{[]string{"pull", "x", "-u", "me"}, exitUsage, "--password-stdin"},
-		{[]string{"inspect", "x", "--type", "node"}, exitUsage, "pod, container and image"},
-		{[]string{"stats", "--interval", "1ms"}, exitUsage, "100ms"},
-		{[]string{"ps", "--address", "tcp://x"}, exitError, "unix"},
+		{[]string{"ps"}, command.ExitError, "systemctl start berthd"},
+		{[]string{"pss"}, command.ExitUsage, "unknown command"},
+		{[]string{"pss"}, command.ExitUsage, "Did you mean"},
+		{[]string{"volume", "remove"}, command.ExitUsage, "unknown command"},
+		{[]string{"volume", "inspct"}, command.ExitUsage, "Did you mean inspect?"},
+		{[]string{"ps", "-o", "xml"}, command.ExitUsage, "json, yaml, wide"},
+		{[]string{"ps", "--no-such"}, command.ExitUsage, "--help"},
+		{[]string{"exec", "only-a-name"}, command.ExitUsage, "--help"},
+		{[]string{"device-plugin", "--config", "/no/such.toml"}, command.ExitFile, "no such file"},
+		{[]string{"ps", "-q", "-o", "json"}, command.ExitUsage, "exclude"},
+		{[]string{"pods", "--no-headers", "-o", "name"}, command.ExitUsage, "for tables only"},
+		{[]string{"images", "--sort-by", "colour"}, command.ExitUsage, "image, id, size"},
+		{[]string{"inspect", "x", "-o", "name"}, command.ExitUsage, "json, yaml, jsonpath"},
+		{[]string{"inspect", "x", "-o", "wide"}, command.ExitUsage, "json, yaml, jsonpath"},
+		{[]string{"version", "-o", "wide"}, command.ExitUsage, "json, yaml, jsonpath"},
+		{[]string{"ps", "-l", "a=b=c"}, command.ExitUsage, "label selector"},
+		{[]string{"pods", "-l", "a=b=c"}, command.ExitUsage, "label selector"},
+		{[]string{"rm"}, command.ExitUsage, "--all"},
+		{[]string{"checkpoint", "x"}, command.ExitUsage, "-o"},
+		{[]string{"checkpoint", "-o", "x.tar"}, command.ExitUsage, "arg"},
+		{[]string{"checkpoint", "x", "-o", "x.tar", "--timeout", "1ms"}, command.ExitUsage, "--timeout"},
+		{[]string{"rm", "--all", "x"}, command.ExitUsage, "exclude"},
+		{[]string{"rmi"}, command.ExitUsage, "--unused"},
+		{[]string{"prune"}, command.ExitUsage, "give -f, or --dry-run"},
+		{[]string{"volume", "rm"}, command.ExitUsage, "--help"},
+		{[]string{"volume", "ls"}, command.ExitError, "systemctl start berthd"},
+		{[]string{"volume", "list"}, command.ExitUsage, "unknown command"},
+		{[]string{"logs", "x", "--since", "yesterday"}, command.ExitUsage, "--since"},
+		{[]string{"run", "/no/such.yaml"}, command.ExitError, "no such file"},
+		{[]string{"run", "-"}, command.ExitError, "no pod"},
+		{[]string{"run", "-o", "json", "x.yaml"}, command.ExitUsage, "-d"},
+		{[]string{"run", "x.yaml", "-o", "json"}, command.ExitUsage, "-d"},
+		{[]string{"run", "x.yaml", "ls"}, command.ExitUsage, "which has its commands in it"},
+		{[]string{"run", "-p", "80:80", "x.yaml"}, command.ExitUsage, "--publish is for an image"},
+		{[]string{"run"}, command.ExitUsage, "FILE or IMAGE"},
+		{[]string{"run", "busybox", "ls", "-d"}, command.ExitError, "systemctl start berthd"},
+		{[]string{"run", "-d", "--rm", "busybox"}, command.ExitUsage, "nothing runs that could remove"},
+		{[]string{"run", "-it", "busybox"}, command.ExitUsage, "not a terminal"},
+		{[]string{"run", "-p", "80", "busybox"}, command.ExitUsage, "8080:80"},
+		{[]string{"run", "--ignore-unsupported", "busybox"}, command.ExitUsage, "is for a manifest"},
+		{[]string{"pull", "x", "--platform", "linux/s390x"}, command.ExitUsage, "qemu-user"},
+		{[]string{"pull", "x", "--platform", "windows/" + runtime.GOARCH}, command.ExitUsage, "this node runs linux/"},
+		{[]string{"pull", "x", "--platform", "a/b/c/d"}, command.ExitUsage, "is no OS/ARCHITECTURE"},
+		{[]string{"pull", "x", "--platform", "linux/" + runtime.GOARCH}, command.ExitError, "systemctl start berthd"},
+		{[]string{"pull", "x", "-u", "me"}, command.ExitUsage, "--password-stdin"},
+		{[]string{"inspect", "x", "--type", "node"}, command.ExitUsage, "pod, container and image"},
+		{[]string{"stats", "--interval", "1ms"}, command.ExitUsage, "100ms"},
+		{[]string{"ps", "--address", "tcp://x"}, command.ExitError, "unix"},
 	} {
-		code, _, says := command(t, c.args...)
+		code, _, says := berth(t, c.args...)
 		if code != c.code || !strings.Contains(says, c.says) {
 			t.Errorf("berth %s: exit code %d, want %d: %s", strings.Join(c.args, " "), code, c.code, says)
 		}
@@ -101,27 +103,27 @@ func TestADeadSocketIsToldFromNone(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	if code, _, says := command(t, "pods", "--address", path); code != exitError ||
+	if code, _, says := berth(t, "pods", "--address", path); code != command.ExitError ||
 		!strings.Contains(says, "its daemon is gone") {
 		t.Errorf("exit code %d: %s", code, says)
 	}
 }
 
 func TestTheVersionIsKnownWithoutADaemon(t *testing.T) {
-	code, out, _ := command(t, "version", "-o", "json")
+	code, out, _ := berth(t, "version", "-o", "json")
 	if code != 0 || !strings.Contains(out, `"client": "test"`) || !strings.Contains(out, `"error"`) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 }
 
 func TestTheVersionIsAFlagToo(t *testing.T) {
-	if code, out, _ := command(t, "--version"); code != 0 || out != "berth version test\n" {
+	if code, out, _ := berth(t, "--version"); code != 0 || out != "berth version test\n" {
 		t.Errorf("exit code %d: %q", code, out)
 	}
 }
 
 func TestCompletionWithoutADaemonOffersNothing(t *testing.T) {
-	code, out, _ := command(t, "__complete", "logs", "")
+	code, out, _ := berth(t, "__complete", "logs", "")
 	if code != 0 || !strings.HasPrefix(out, ":4") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
@@ -132,7 +134,7 @@ func TestEveryCommandIsInTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range (&app{}).root().Commands() {
+	for _, cmd := range Command("test").Commands() {
 		if !cmd.IsAvailableCommand() || cmd.Name() == "help" {
 			continue
 		}
@@ -155,7 +157,7 @@ func TestTheComparisonIsTrue(t *testing.T) {
 	}
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	missing := map[string]bool{}
-	for _, cmd := range (&app{}).root().Commands() {
+	for _, cmd := range Command("test").Commands() {
 		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
 			missing[cmd.Name()] = true
 		}
@@ -183,17 +185,5 @@ func TestTheComparisonIsTrue(t *testing.T) {
 	}
 	for name := range missing {
 		t.Errorf("the table does not have %s", name)
-	}
-}
-
-func TestSinceIsATimeOrASpan(t *testing.T) {
-	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
-	for text, want := range map[string]time.Time{
-		"": {}, "10m": now.Add(-10 * time.Minute), "2026-01-31T11:00:00Z": now.Add(-time.Hour),
-		"1769853600": time.Unix(1769853600, 0),
-	} {
-		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
 	}
 }

@@ -44,7 +44,7 @@ func TestTheDocumentsNameCommandsAndFlagsThatExist(t *testing.T) {
 
 // unknownIn is the first command or flag of a command line that does not exist, or nothing.
 func unknownIn(line []string) string {
-	cmd := (&app{}).root()
+	cmd := Command("test")
 	cmd.InitDefaultCompletionCmd()
 	for len(line) > 0 && cmd.HasSubCommands() {
 		var next *cobra.Command

@@ -140,3 +140,11 @@ func Document(w io.Writer, format Format, value any) error {
 func Line(w io.Writer, value any) error {
 	return encode(w, value, "")
 }
+
+// Yes is the cell of a table that says that something holds, or nothing.
+func Yes(holds bool) string {
+	if holds {
+		return "yes"
+	}
+	return ""
+}

@@ -1,0 +1,27 @@
+package images
+
+import (
+	"fmt"
+
+	"github.com/containerd/platforms"
+)
+
+// checkPlatform refuses images for other machines than this one.
+func checkPlatform(text string) error {
+	if text == "" {
+		return nil
+	}
+	wanted, err := platforms.Parse(text)
+	if err != nil {
+		return fmt.Errorf("--platform %q: is no OS/ARCHITECTURE[/VARIANT]", text)
+	}
+	own := platforms.DefaultSpec()
+	if wanted.OS == own.OS && wanted.Architecture == own.Architecture &&
+		(wanted.Variant == "" || wanted.Variant == own.Variant) {
+		return nil
+	}
+	return fmt.Errorf("--platform %q: this node runs %s, and its runtime keeps images of that platform only.\n"+
+		"Others would need an emulator for their programs (binfmt_misc and qemu-user) and a store that keeps several "+
+		"platforms of one name. To copy an image of another platform between registries, use skopeo or crane",
+		text, platforms.Format(own))
+}

@@ -1,0 +1,63 @@
+package pods
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/command"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+)
+
+func killCommand(a *command.App) *cobra.Command {
+	var signal string
+	var all, processes bool
+	cmd := &cobra.Command{
+		Use:   "kill POD|CONTAINER...",
+		Short: "Send a signal to running containers",
+		Long: `Send a signal to the main process of running containers; without -s, SIGKILL. For a pod, all its running
+containers get the signal. The command does not wait for the processes to end. To wait, use berth wait; to give them
+a grace period, use berth stop.`,
+		Example:           "  berth kill -s HUP hello/web\n  berth kill hello",
+		Args:              namesOrAll(&all),
+		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
+		RunE: eachTarget(a, &all, "kill", func(ctx context.Context, conn *connection.Connection, t target) error {
+			return eachRunning(ctx, conn, t, func(ctx context.Context, id string) error {
+				_, err := conn.Containers.Kill(ctx, &berthv1.KillRequest{ContainerId: id, Signal: signal, All: processes})
+				return err
+			})
+		}),
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "the signal: a name with or without SIG, or a number")
+	cmd.Flags().BoolVar(&processes, "all-processes", false,
+		"signal every process of the containers, not only the main process")
+	return cmd
+}
+
+// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
+func eachRunning(ctx context.Context, conn *connection.Connection, t target,
+	do func(ctx context.Context, id string) error) error {
+	if t.container != nil {
+		return connection.Plain(do(ctx, t.container.Id))
+	}
+	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{
+		PodSandboxId: t.pod.Id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range list {
+		err := do(ctx, c.Id)
+		if code := connection.Code(err); code != codes.FailedPrecondition && code != codes.NotFound {
+			errs = append(errs, connection.Plain(err))
+		}
+	}
+	return errors.Join(errs...)
+}
