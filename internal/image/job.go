@@ -14,7 +14,9 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/image/layertar"
+	"berth/internal/image/progress"
 	"berth/internal/metrics"
+	"berth/internal/model"
 )
 
 // job downloads and unpacks one layer for all pulls that need it. It continues as long as one of them waits.
@@ -37,7 +39,7 @@ type job struct {
 // metrics count where the layer came from.
 func (s *Store) layer(
 	ctx context.Context, now *inForce, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher,
-	b *bar,
+	b *progress.Bar,
 ) (*layer, error) {
 	count := func(from metrics.LayerSource) {
 		if registry != "" {
@@ -53,7 +55,7 @@ func (s *Store) layer(
 		if l := s.index.layers[diffID.String()]; l != nil {
 			l.refs++
 			s.index.mu.Unlock()
-			b.set(PhasePresent)
+			b.Set(model.PullPresent)
 			count(metrics.LayerStored)
 			return l, nil
 		}
@@ -70,8 +72,8 @@ func (s *Store) layer(
 		}
 		j.waiters++
 		s.index.mu.Unlock()
-		b.done.Store(&j.loaded)
-		b.set(PhaseLoading)
+		b.Follow(&j.loaded)
+		b.Set(model.PullLoading)
 
 		select {
 		case <-j.done:
@@ -79,7 +81,7 @@ func (s *Store) layer(
 			return nil, s.leave(j, context.Cause(ctx))
 		}
 		if j.err == nil {
-			b.set(PhaseDone)
+			b.Set(model.PullDone)
 			if mine {
 				count(metrics.LayerPulled)
 			} else {

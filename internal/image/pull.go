@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/disk"
+	"berth/internal/image/progress"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
 	"berth/internal/liblog"
@@ -112,9 +113,9 @@ type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool
 
 // obtain gets the layers of an image, from a registry or an archive, and records the image.
 func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
-	report func(Progress)) (*model.Image, error) {
-	bars := newProgress(src.Layers, report)
-	defer bars.close()
+	report func(model.PullProgress)) (*model.Image, error) {
+	bars := progress.New(src.Layers, report)
+	defer bars.Close()
 	layers := make([]*layer, len(src.Layers))
 	var origins []*layer // the layers from which variants among layers were made
 	sum := total{limits: &now.Limits}
@@ -136,7 +137,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, now, d, src.DiffIDs[i], src.Registry, fetch, bars.layers[i])
+			l, err := s.layer(gctx, now, d, src.DiffIDs[i], src.Registry, fetch, bars.Layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}

@@ -289,9 +289,9 @@ func TestProgressIsToldForEachLayer(t *testing.T) {
 	f := newFixture(t)
 	f.push("p:1", rt.Layer(rt.Random(1, "d", 3, 300<<10)...), files("small", "x"))
 	f.reg.SetFaults(rt.Faults{BytesPerSecond: 200 << 10})
-	last := map[string]Progress{}
+	last := map[string]model.PullProgress{}
 	n := 0
-	_, err := f.Pull(context.Background(), PullRequest{Ref: host + "p:1", Progress: func(p Progress) {
+	_, err := f.Pull(context.Background(), PullRequest{Ref: host + "p:1", Progress: func(p model.PullProgress) {
 		if was := last[p.Layer]; p.Done < was.Done || p.Done > p.Total {
 			t.Errorf("progress %+v after %+v", p, was)
 		}
@@ -305,7 +305,7 @@ func TestProgressIsToldForEachLayer(t *testing.T) {
 		t.Errorf("%d reports of %d layers", n, len(last))
 	}
 	for _, p := range last {
-		if p.Phase != PhaseDone || p.Done != p.Total || p.Total == 0 {
+		if p.Phase != model.PullDone || p.Done != p.Total || p.Total == 0 {
 			t.Errorf("last word %+v", p)
 		}
 	}

@@ -287,7 +287,42 @@ func prepare(o Options) (n *Node, err error) {
 			err = errors.Join(err, machine.release())
 		}
 	}()
-	n = &Node{Name: "b" + hex.EncodeToString(id[:]), claimed: true}
+	if n, err = design("b"+hex.EncodeToString(id[:]), o); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{n.Dir, n.Root, n.State, n.HostsDir, n.CNIConfDir, n.LogDir} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	if o.Volatile {
+		if err := syscall.Mount("tmpfs", n.State, "tmpfs", 0, "mode=711"); err != nil {
+			return nil, errors.Join(fmt.Errorf("mount a tmpfs at %s: %w", n.State, err), os.RemoveAll(n.Dir))
+		}
+		n.mounts = append(n.mounts, n.State)
+	}
+	if n.log, err = os.OpenFile(n.DaemonLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+		return nil, errors.Join(err, n.abandon())
+	}
+	n.Registry = o.Registry
+	if n.Registry == nil {
+		if n.Registry, err = NewRegistry(); err != nil {
+			return nil, errors.Join(err, n.abandon())
+		}
+		n.ownRegistry = true
+	}
+	if err := n.Registry.HostsDir(n.HostsDir, RegistryHost); err != nil {
+		return nil, errors.Join(err, n.abandon())
+	}
+	if err := n.dial(); err != nil || !o.Accounted {
+		return n, err
+	}
+	return n, n.account()
+}
+
+// design says what a node has and where, and makes nothing.
+func design(name string, o Options) (n *Node, err error) {
+	n = &Node{Name: name, claimed: true}
 	parent := o.Dir
 	if parent == "" {
 		parent = os.TempDir()
@@ -326,34 +361,7 @@ func prepare(o Options) (n *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{n.Dir, n.Root, n.State, n.HostsDir, n.CNIConfDir, n.LogDir} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, err
-		}
-	}
-	if o.Volatile {
-		if err := syscall.Mount("tmpfs", n.State, "tmpfs", 0, "mode=711"); err != nil {
-			return nil, errors.Join(fmt.Errorf("mount a tmpfs at %s: %w", n.State, err), os.RemoveAll(n.Dir))
-		}
-		n.mounts = append(n.mounts, n.State)
-	}
-	if n.log, err = os.OpenFile(n.DaemonLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
-		return nil, errors.Join(err, n.abandon())
-	}
-	n.Registry = o.Registry
-	if n.Registry == nil {
-		if n.Registry, err = NewRegistry(); err != nil {
-			return nil, errors.Join(err, n.abandon())
-		}
-		n.ownRegistry = true
-	}
-	if err := n.Registry.HostsDir(n.HostsDir, RegistryHost); err != nil {
-		return nil, errors.Join(err, n.abandon())
-	}
-	if err := n.dial(); err != nil || !o.Accounted {
-		return n, err
-	}
-	return n, n.account()
+	return n, nil
 }
 
 // abandon removes the directories of a node that has not started.

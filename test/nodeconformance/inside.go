@@ -305,9 +305,8 @@ func moveRuntime(n *node.Node) error {
 	return nil
 }
 
-// suite runs the specs. That some fail is no error: the report says so.
-func suite(ctx context.Context, s settings, n *node.Node, process string) error {
-	dir, results := filepath.Join(work, "suite"), filepath.Join(work, "results")
+// writeConfiguration writes what the suite gives its kubelet, and what it expects of the system.
+func writeConfiguration(dir string, n *node.Node) error {
 	config := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		// As the suite's own default, as far as it says.
@@ -334,6 +333,15 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// suite runs the specs. That some fail is no error: the report says so.
+func suite(ctx context.Context, s settings, n *node.Node, process string) error {
+	dir, results := filepath.Join(work, "suite"), filepath.Join(work, "results")
+	if err := writeConfiguration(dir, n); err != nil {
+		return err
 	}
 	const program = "e2e_node.test"
 	if err := os.Symlink(filepath.Join(work, programsDir, program), filepath.Join(dir, program)); err != nil {

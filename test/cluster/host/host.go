@@ -66,12 +66,8 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		}
 	}
 	h = &Host{Name: o.Name, dir: o.Dir, exited: make(chan struct{})}
-	for _, hierarchy := range all {
-		dir, err := makeCgroup(hierarchy, o.Name)
-		if err != nil {
-			return nil, errors.Join(err, removeCgroups(h.cgroups))
-		}
-		h.cgroups = append(h.cgroups, dir)
+	if h.cgroups, err = makeCgroups(all, o.Name); err != nil {
+		return nil, err
 	}
 	hostname := o.Hostname
 	if hostname == "" {
@@ -131,6 +127,18 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	case <-ctx.Done():
 		return nil, errors.Join(ctx.Err(), h.End())
 	}
+}
+
+// makeCgroups makes a cgroup in each hierarchy, or none.
+func makeCgroups(hierarchies []hierarchy, name string) (dirs []string, err error) {
+	for _, h := range hierarchies {
+		dir, err := makeCgroup(h, name)
+		if err != nil {
+			return nil, errors.Join(err, removeCgroups(dirs))
+		}
+		dirs = append(dirs, dir)
+	}
+	return dirs, nil
 }
 
 // End ends every process of the host without a word, as when the power fails, and with them all of its namespaces. Its
