@@ -237,7 +237,8 @@ func TestPackages(t *testing.T) {
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("SHA256SUMS: %v\n%s", err, out)
 	}
-	files := []string{"/etc/berth/config.toml", "/etc/berth/manifests", "/usr/bin/berthd", "/usr/lib/systemd/system/berthd.service",
+	files := []string{"/etc/berth/config.toml", "/etc/berth/manifests", "/usr/bin/berthd",
+		"/usr/lib/systemd/system/berthd.service",
 		"/usr/share/doc/berth/berth.cdx.json", "/usr/share/doc/berth/copyright", "/usr/share/man/man8/berthd.8.gz"}
 	listed := map[string]string{
 		"deb": output(t, "dpkg-deb", "-c", deb), "tar": output(t, "tar", "-tf", archive),

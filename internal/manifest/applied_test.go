@@ -25,7 +25,8 @@ func hashOf(t *testing.T, text string) string {
 func TestAHashIsThatOfADocumentAndWhatItRefersTo(t *testing.T) {
 	const configMap = "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {a: one}\n"
 	const other = "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: one}\n"
-	const generated = "apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\nspec:\n  containers: [{name: c, image: i:1}]\n"
+	const generated = "apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\n" +
+		"spec:\n  containers: [{name: c, image: i:1}]\n"
 	pod := withSpec("containers:\n- name: c\n  image: i:1\n  envFrom: [{configMapRef: {name: m}}]\n")
 	hash := hashOf(t, pod+configMap)
 	for what, text := range map[string]string{

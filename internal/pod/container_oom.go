@@ -15,8 +15,8 @@ import (
 	"berth/internal/pod/record"
 )
 
-// oomScore changes how readily the kernel kills the processes of a container when memory is short: of those that run and
-// of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start.
+// oomScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
+// and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start.
 func (u *update) oomScore() error {
 	wanted := u.limits.OOMScoreAdj
 	if wanted == 0 {

@@ -100,7 +100,8 @@ func ratios(t *testing.T, turns int) map[string]float64 {
 	ctx, cancel := context.WithTimeout(t.Context(), node.Patience(5*time.Minute))
 	defer cancel()
 	yardstick := filepath.Join(t.TempDir(), "kernel")
-	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-o", yardstick, "kernel/kernel.c").CombinedOutput(); err != nil {
+	compile := exec.CommandContext(ctx, "gcc", "-O2", "-o", yardstick, "kernel/kernel.c")
+	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	registry, err := node.NewRegistry()
@@ -162,8 +163,8 @@ func ratios(t *testing.T, turns int) map[string]float64 {
 	return medians
 }
 
-// measureYardstick is the processor time in ms of the kernel's part of an exec. That of a pod's life is no yardstick: it
-// was 4.2 ms in some minutes and 6.4 ms in others, by what else was on the machine.
+// measureYardstick is the processor time in ms of the kernel's part of an exec. That of a pod's life is no yardstick:
+// it was 4.2 ms in some minutes and 6.4 ms in others, by what else was on the machine.
 func measureYardstick(ctx context.Context, t *testing.T, program string) float64 {
 	t.Helper()
 	out, err := exec.CommandContext(ctx, program, "2", strconv.Itoa(baselineExecs/2)).Output()

@@ -260,8 +260,8 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	}
 }
 
-// TestARunningRuntimeIsMeasuredAndNotKilled is about -peer: what needs a runtime of the benchmark's own is left out, and
-// processor time is what the kernel has counted.
+// TestARunningRuntimeIsMeasuredAndNotKilled is about -peer: what needs a runtime of the benchmark's own is left out,
+// and processor time is what the kernel has counted.
 func TestARunningRuntimeIsMeasuredAndNotKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a node needs root")

@@ -76,8 +76,8 @@ type usage struct {
 	kernelThreads  time.Duration
 }
 
-// cost measures what pods take, from RunPodSandbox to RemovePodSandbox, and execs. One takes less than the clock of some
-// kernels tells, so several are measured together.
+// cost measures what pods take, from RunPodSandbox to RemovePodSandbox, and execs. One takes less than the clock of
+// some kernels tells, so several are measured together.
 func (p *peer) cost(ctx context.Context, o *options, traces string, r *result) error {
 	if o.costs == 0 {
 		return nil

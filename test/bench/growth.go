@@ -69,8 +69,8 @@ type level struct {
 	Figures figures `json:"figures"`
 }
 
-// growth measures what changes with the number of pods that are there: how long one more takes and what it costs, lists,
-// memory, and how long a daemon that was killed takes to be ready again.
+// growth measures what changes with the number of pods that are there: how long one more takes and what it costs,
+// lists, memory, and how long a daemon that was killed takes to be ready again.
 func (p *peer) growth(ctx context.Context, o *options, traces string, r *result) (err error) {
 	var all []*pod
 	defer func() { err = errors.Join(err, p.removeMany(ctx, all)) }()

@@ -131,7 +131,8 @@ func (r *report) drawPanel(b *strings.Builder, row row) {
 		fmt.Fprintf(b, `<text class="d" x="%.1f" y="%.1f" text-anchor="middle">%d</text>`+"\n", x(float64(n)),
 			panelHeight-panelBottom+16, n)
 	}
-	fmt.Fprintf(b, `<text class="d" x="%.1f" y="%.1f">pods</text>`+"\n", panelWidth-panelRight+24, panelHeight-panelBottom+16)
+	fmt.Fprintf(b, `<text class="d" x="%.1f" y="%.1f">pods</text>`+"\n", panelWidth-panelRight+24,
+		panelHeight-panelBottom+16)
 	var labels []label
 	for i, l := range lines {
 		colour := i % len(growthColours)

@@ -128,7 +128,8 @@ func measure(ctx context.Context, o *options, dir, traces string, registry *regi
 	}); err != nil {
 		return err
 	}
-	if err := turns(o.turns, "processor time", func(p *peer) error { return p.cost(ctx, o, traces, r.of(p)) }); err != nil {
+	cost := func(p *peer) error { return p.cost(ctx, o, traces, r.of(p)) }
+	if err := turns(o.turns, "processor time", cost); err != nil {
 		return err
 	}
 	private := slices.DeleteFunc(slices.Clone(peers), func(p *peer) bool { return p.fresh == nil })

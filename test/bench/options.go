@@ -106,8 +106,8 @@ func (o *options) flags() {
 	flag.IntVar(&o.layerRate, "layer-rate", 50, "MB a second that it sends over a connection")
 	flag.IntVar(&o.costs, "costs", 20,
 		"pods, and execs, whose processor time is measured together in a turn; 0: leave the rows out")
-	flag.DurationVar(&o.afterwards, "afterwards", time.Second, "how long a runtime may work on pods that it has removed and "+
-		"execs that it has answered, which is a part of what they cost")
+	flag.DurationVar(&o.afterwards, "afterwards", time.Second,
+		"how long a runtime may work on pods that it has removed and execs that it has answered, a part of what they cost")
 	flag.DurationVar(&o.settle, "settle", 5*time.Second, "how long a runtime is left alone before its memory is read")
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	flag.DurationVar(&o.span, "span", 2*time.Second, "how long a turn of probes with 8 in flight takes")

@@ -31,8 +31,8 @@ type Program struct {
 	tags      string
 }
 
-// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd and runc, whose dependencies
-// would change Kubernetes'.
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd and runc, whose
+// dependencies would change Kubernetes'.
 const (
 	own     = "test/kubelet/build"
 	coreDNS = "test/cluster/coredns"

@@ -435,7 +435,8 @@ func TestApplyOnceStartsPodsAndEnds(t *testing.T) {
 		t.Errorf("exit code %d; %v run, and %v before", code, now, before)
 	}
 	// A pod of another owner with the name of one of the directory is left alone.
-	if code, _, complaints := m.berth("run", "-d", "--stop-timeout", "0", "--name", "once-taken", node.Busybox, "sleep", "600"); code != 0 {
+	code, _, complaints = m.berth("run", "-d", "--stop-timeout", "0", "--name", "once-taken", node.Busybox, "sleep", "600")
+	if code != 0 {
 		t.Fatal(complaints)
 	}
 	m.remove("bad.yaml")

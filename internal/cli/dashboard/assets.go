@@ -1,10 +1,11 @@
 package dashboard
 
 import (
+	"bytes"
 	"embed"
 	"net/http"
 	"path"
-	"strconv"
+	"time"
 )
 
 // assets are the files of the page, written by hand: there is no build.
@@ -31,6 +32,5 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	_, _ = w.Write(data)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }

@@ -52,8 +52,8 @@ func find(ctx context.Context, conn *connection.Connection, name string) (target
 	return target{pod: container.Pod, container: container}, nil
 }
 
-// findTargets finds all that is named, or all pods, before anything is done to any. The error joins one for each name that
-// stands for nothing, or for several; the others are found all the same.
+// findTargets finds all that is named, or all pods, before anything is done to any. The error joins one for each name
+// that stands for nothing, or for several; the others are found all the same.
 func findTargets(ctx context.Context, a *command.App, conn *connection.Connection,
 	names []string, all bool) ([]target, error) {
 	var list []target
@@ -76,8 +76,8 @@ func findTargets(ctx context.Context, a *command.App, conn *connection.Connectio
 	return list, errors.Join(errs...)
 }
 
-// eachTarget does one thing to all that is named, or to all pods, and prints the names of those to which it could. It goes on
-// after a name that stands for nothing, and after a failure.
+// eachTarget does one thing to all that is named, or to all pods, and prints the names of those to which it could. It
+// goes on after a name that stands for nothing, and after a failure.
 func eachTarget(a *command.App, all *bool, verb string,
 	do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
 	return a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {

@@ -69,8 +69,8 @@ func (s *State) Over(pod *manifest.Pod) (over bool, code int32) {
 	if !missing {
 		return true, code
 	}
-	// Some containers never began, and cannot any more in a sandbox that is gone. A pod whose containers run once has failed
-	// then, as for a kubelet: others of it have run.
+	// Some containers never began, and cannot any more in a sandbox that is gone. A pod whose containers run once has
+	// failed then, as for a kubelet: others of it have run.
 	if !s.Ready && pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(s.Found) > 0 {
 		return true, 1
 	}

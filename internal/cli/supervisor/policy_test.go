@@ -15,7 +15,8 @@ import (
 func found(codes map[string]int32) map[string]*launch.Found {
 	all := map[string]*launch.Found{}
 	for name, code := range codes {
-		status := &cri.ContainerStatus{State: cri.ContainerState_CONTAINER_EXITED, ExitCode: code, FinishedAt: int64(len(name))}
+		status := &cri.ContainerStatus{State: cri.ContainerState_CONTAINER_EXITED, ExitCode: code,
+			FinishedAt: int64(len(name))}
 		switch code {
 		case -1:
 			status.State = cri.ContainerState_CONTAINER_RUNNING

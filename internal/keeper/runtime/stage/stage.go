@@ -314,8 +314,8 @@ func (e *Engine) saveState(
 }
 
 // Begun says whether the program of a container has begun. A stage writes that to its mark. For a stage that shares its
-// PID namespace, the keeper writes the mark before it lets the stage continue, so such a mark says only that the program
-// may have begun: it counts as begun unless the stage is found waiting.
+// PID namespace, the keeper writes the mark before it lets the stage continue, so such a mark says only that the
+// program may have begun: it counts as begun unless the stage is found waiting.
 func (e *Engine) Begun(c runtime.Container) bool {
 	rec := c.Record()
 	mark := filepath.Join(e.dir.State(c.ID()), markFile)
