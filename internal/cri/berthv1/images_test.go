@@ -65,10 +65,10 @@ func TestAPullTellsTheLatestOfEachLayerThenIsDone(t *testing.T) {
 			return nil, errors.New("another request")
 		}
 		for offset := range int64(1001) { // more than anybody reads
-			req.Progress(image.Progress{Layer: "a", Phase: image.PhaseLoading, Done: offset, Total: 1000})
+			req.Progress(model.PullProgress{Layer: "a", Phase: model.PullLoading, Done: offset, Total: 1000})
 		}
-		req.Progress(image.Progress{Layer: "b", Phase: image.PhasePresent, Done: 5, Total: 5})
-		req.Progress(image.Progress{Layer: "a", Phase: image.PhaseDone, Done: 1000, Total: 1000})
+		req.Progress(model.PullProgress{Layer: "b", Phase: model.PullPresent, Done: 5, Total: 5})
+		req.Progress(model.PullProgress{Layer: "a", Phase: model.PullDone, Done: 1000, Total: 1000})
 		return &model.Image{ID: "sha256:1"}, nil
 	}))
 	stream, err := client.Pull(context.Background(), &api.PullRequest{Image: "i", Auth: &api.Auth{Password: "p"}})
@@ -119,7 +119,7 @@ func TestAPullThatFailsHasItsCode(t *testing.T) {
 func TestAClientThatLeavesEndsItsPull(t *testing.T) {
 	ended := make(chan error, 1)
 	client := dial(t, pull(func(ctx context.Context, req image.PullRequest) (*model.Image, error) {
-		req.Progress(image.Progress{Layer: "a", Phase: image.PhaseLoading})
+		req.Progress(model.PullProgress{Layer: "a", Phase: model.PullLoading})
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
