@@ -134,10 +134,11 @@ func (p *peer) costOf(ctx context.Context, o *options, op operation, traces stri
 		f.add(quantityCPU.in(op, partDaemon), u.daemon)
 		f.add(quantityCPU.in(op, partKeeper), u.keeper)
 		f.add(quantityCPU.in(op, partChildren), u.all.Total-u.daemon-u.keeper)
+		system := 0.0 // of little work, on which no tick of the clock has fallen
 		if ticks := u.all.User + u.all.System; ticks > 0 {
-			system := float64(u.all.Total) * float64(u.all.System) / float64(ticks)
-			f.add(quantityCPU.in(op, partSystem), time.Duration(system))
+			system = float64(u.all.Total) * float64(u.all.System) / float64(ticks)
 		}
+		f.add(quantityCPU.in(op, partSystem), time.Duration(system))
 		f.add(quantityCPU.in(op, partKernelThreads), u.kernelThreads)
 	}
 	if traces == "" {
