@@ -57,6 +57,7 @@ func root(a *command.App) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(command.Usage)
+	command.Help(root)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.Address, "address", fromEnv("BERTH_ADDRESS", connection.DefaultAddress),
 		"socket of the runtime ($BERTH_ADDRESS)")

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
 
 	"berth/internal/cli/command"
 )
@@ -83,6 +86,9 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"pull", "x", "--platform", "windows/" + runtime.GOARCH}, command.ExitUsage, "this node runs linux/"},
 		{[]string{"pull", "x", "--platform", "a/b/c/d"}, command.ExitUsage, "is no OS/ARCHITECTURE"},
 		{[]string{"pull", "x", "--platform", "linux/" + runtime.GOARCH}, command.ExitError, "systemctl start berthd"},
+		{[]string{"pull", "x", "--all-platforms"}, command.ExitUsage, "own platform only"},
+		{[]string{"ps", "--address", "/"}, command.ExitError, "is a directory"},
+		{[]string{"ps", "-o", "foo"}, command.ExitUsage, "table, name, jsonpath"},
 		{[]string{"pull", "x", "-u", "me"}, command.ExitUsage, "--password-stdin"},
 		{[]string{"inspect", "x", "--type", "node"}, command.ExitUsage, "pod, container and image"},
 		{[]string{"stats", "--interval", "1ms"}, command.ExitUsage, "100ms"},
@@ -186,4 +192,28 @@ func TestTheComparisonIsTrue(t *testing.T) {
 	for name := range missing {
 		t.Errorf("the table does not have %s", name)
 	}
+}
+
+// TestHelpFitsIntoATerminal of 80 columns, but for examples, which are typed as they are.
+func TestHelpFitsIntoATerminal(t *testing.T) {
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())[1:]
+		code, out, complaints := berth(t, append(path, "--help")...)
+		if code != 0 {
+			t.Errorf("berth %s --help: %d, %s", strings.Join(path, " "), code, complaints)
+		}
+		examples, _, _ := strings.Cut(out, "\nFlags:")
+		_, examples, _ = strings.Cut(examples, "\nExamples:\n")
+		for line := range strings.Lines(out) {
+			line = strings.TrimRight(line, "\n")
+			if utf8.RuneCountInString(line) > 80 && !strings.Contains(examples, line) {
+				t.Errorf("berth %s --help: %s", strings.Join(path, " "), line)
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(Command("test"))
 }

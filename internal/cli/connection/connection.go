@@ -156,6 +156,9 @@ func Probe(ctx context.Context, path string) error {
 	case errors.Is(err, syscall.ENOTSOCK):
 		failure.Why = "the file is no socket."
 	}
+	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+		failure.Why = "it is a directory, and not a socket."
+	}
 	return failure
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
@@ -54,4 +55,18 @@ func NotFound(ctx context.Context, conn *connection.Connection, name string) err
 	}
 	none.Near = lookup.Near(name, names)
 	return none
+}
+
+// explain gives the error of a call the names that may have been meant, where one of the images is not there.
+func explain(ctx context.Context, conn *connection.Connection, err error, images ...string) error {
+	if err == nil {
+		return nil
+	}
+	for _, name := range images {
+		request := &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}}
+		if status, statusErr := conn.Images.ImageStatus(ctx, request); statusErr == nil && status.GetImage() == nil {
+			return NotFound(ctx, conn, name)
+		}
+	}
+	return connection.Plain(err)
 }

@@ -77,7 +77,7 @@ func tagCommand(a *command.App) *cobra.Command {
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			response, err := conn.Pulls.Tag(ctx, &berthv1.TagRequest{Image: args[0], Name: args[1]})
 			if err != nil {
-				return connection.Plain(err)
+				return explain(ctx, conn, err, args[0])
 			}
 			fmt.Fprintln(a.Out, response.GetName())
 			return nil
@@ -99,7 +99,7 @@ daemon's configuration lists in image.pinned are always pinned, and berth unpin 
 			var errs []error
 			for _, image := range args {
 				if _, err := conn.Pulls.Pin(ctx, &berthv1.PinRequest{Image: image, Pinned: pinned}); err != nil {
-					errs = append(errs, connection.Plain(err))
+					errs = append(errs, explain(ctx, conn, err, image))
 					continue
 				}
 				fmt.Fprintln(a.Out, image)

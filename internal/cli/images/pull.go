@@ -31,11 +31,15 @@ func pullCommand(a *command.App) *cobra.Command {
 	var auth credentials.Flags
 	var quiet bool
 	var platform string
+	var every bool
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE...",
 		Short: "Pull images from their registries",
 		Args:  command.Arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if every {
+				return command.Usage(cmd, errEveryPlatform)
+			}
 			if err := checkPlatform(platform); err != nil {
 				return command.Usage(cmd, err)
 			}
@@ -78,6 +82,9 @@ func pullCommand(a *command.App) *cobra.Command {
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the image's ID")
 	cmd.Flags().StringVar(&platform, "platform", "",
 		"fail unless this is the node's platform, `OS/ARCHITECTURE`: no others are pulled")
+	// Other tools have this flag. That it is not known would not say why.
+	cmd.Flags().BoolVar(&every, "all-platforms", false, "")
+	_ = cmd.Flags().MarkHidden("all-platforms")
 	a.Structured(cmd)
 	return cmd
 }

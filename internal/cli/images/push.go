@@ -62,7 +62,7 @@ same in both cases.`,
 			request.Auth = credentials.Own(found)
 			pushed, err := push(cmd.Context(), conn, request, report)
 			if err != nil {
-				return err
+				return explain(cmd.Context(), conn, err, args[0])
 			}
 			if a.Format.Structured() {
 				return table.Document(a.Out, a.Format, pushed)

@@ -29,12 +29,12 @@ standard output.`,
 		ValidArgsFunction: a.Complete(0, command.ImageNames),
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			if file != "" && file != "-" {
-				return archive.SaveFile(ctx, conn.Pulls, args, file)
+				return explain(ctx, conn, archive.SaveFile(ctx, conn.Pulls, args, file), args...)
 			}
 			if f, ok := a.Out.(*os.File); ok && streaming.IsTerminal(f) {
 				return errors.New("the archive is not written to a terminal: give a file with -o, or redirect standard output")
 			}
-			return archive.Save(ctx, conn.Pulls, args, a.Out)
+			return explain(ctx, conn, archive.Save(ctx, conn.Pulls, args, a.Out), args...)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive; - is standard output")

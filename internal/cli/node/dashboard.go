@@ -15,7 +15,7 @@ func dashboardCommand(a *command.App) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:   "dashboard",
-		Short: "Serve a page that shows pods, logs, images and events to a browser on this machine",
+		Short: "Serve a page that shows what runs here to a local browser",
 		Long: `Serve a page that shows what runs on this node to a browser on this machine, until Ctrl-C: pods and
 containers with what they use, their logs and timelines, images, volumes, devices, events and disk space. The page
 changes nothing.

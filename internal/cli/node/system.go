@@ -16,7 +16,7 @@ import (
 func systemCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "system",
-		Short: "Show the disk space that images, containers, volumes and logs take",
+		Short: "Show the disk space of images, containers, volumes and logs",
 		Args:  command.Subcommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -28,7 +28,7 @@ func diskCommand(a *command.App) *cobra.Command {
 	var each bool
 	cmd := &cobra.Command{
 		Use:   "df",
-		Short: "Show the disk space that images, containers, volumes and logs take",
+		Short: "Show the disk space of images, containers, volumes and logs",
 		Long: `Show the disk space that images, containers, volumes and logs take, and how much of it nothing needs: images
 that no container uses and that are not pinned, the writable layers and logs of containers that have ended, and volumes
 that no container uses. "berth prune" gives back what "berth run" has made of it.

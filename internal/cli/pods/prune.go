@@ -43,7 +43,7 @@ func pruneCommand(a *command.App) *cobra.Command {
 	var o pruning
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the pods of berth run that have ended, and what else nobody needs",
+		Short: "Remove ended pods of berth run, and what else nobody needs",
 		Long: `Remove the pods that "berth run" has made and whose containers have ended, with their logs and empty
 directories. With --images, also remove the images that no container uses any more and that are not pinned; with
 --volumes, the named volumes that no container uses any more. Pods of others, such as a kubelet or "berth apply", are

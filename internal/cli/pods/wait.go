@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -35,10 +36,7 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 		Args:              command.Arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			list, err := findTargets(ctx, a, conn, args, false)
-			if err != nil {
-				return err
-			}
+			list, unknown := findTargets(ctx, a, conn, args, false)
 			var containers []*lookup.Container
 			for _, t := range list {
 				if t.container != nil {
@@ -57,15 +55,15 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 			}
 			rows, err := waitFor(ctx, conn, containers)
 			if err != nil {
-				return err
+				return errors.Join(unknown, err)
 			}
 			if a.Format.Structured() {
-				return table.Document(a.Out, a.Format, rows)
+				return errors.Join(unknown, table.Document(a.Out, a.Format, rows))
 			}
 			for _, row := range rows {
 				fmt.Fprintln(a.Out, row.ExitCode)
 			}
-			return nil
+			return unknown
 		}),
 	}
 	a.Structured(cmd)

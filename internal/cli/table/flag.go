@@ -1,6 +1,9 @@
 package table
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // StructuredFlag is the value of -o without wide.
 type StructuredFlag struct{ *Format }
@@ -24,5 +27,10 @@ func (f *ListFlag) Set(text string) error {
 		*f.Format = Table
 		return nil
 	}
-	return f.Format.Set(text)
+	err := f.Format.Set(text)
+	var unknown *unknownFormatError
+	if errors.As(err, &unknown) {
+		unknown.name = true
+	}
+	return err
 }

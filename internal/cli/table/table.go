@@ -40,7 +40,21 @@ func (f *Format) Set(text string) error {
 		*f = format
 		return nil
 	}
-	return fmt.Errorf("%q is not one of json, yaml, wide, table, jsonpath=TEMPLATE and go-template=TEMPLATE", text)
+	return &unknownFormatError{text: text}
+}
+
+// unknownFormatError is a value of -o that is no format. Lists have names too.
+type unknownFormatError struct {
+	text string
+	name bool
+}
+
+func (e *unknownFormatError) Error() string {
+	name := ""
+	if e.name {
+		name = "name, "
+	}
+	return fmt.Sprintf("%q is not one of json, yaml, wide, table, %sjsonpath=TEMPLATE and go-template=TEMPLATE", e.text, name)
 }
 
 func (f *Format) String() string { return string(*f) }
