@@ -19,6 +19,7 @@ type Flusher struct {
 	next     time.Time // when one was wanted first while one is under way, which may not cover it
 	underWay bool
 	failure  error
+	last     time.Time // the end of the last flush that has not failed
 }
 
 // NewFlusher makes a flusher that waits for retry after a failure. Run makes it work.
@@ -68,7 +69,7 @@ func (f *Flusher) try() (ok bool) {
 	err := f.flush()
 	f.mu.Lock()
 	if f.underWay, f.failure = false, err; err == nil {
-		f.since = f.next
+		f.since, f.last = f.next, time.Now()
 	}
 	f.mu.Unlock()
 	if err != nil {
@@ -77,10 +78,10 @@ func (f *Flusher) try() (ok bool) {
 	return err == nil
 }
 
-// State says since when a flush has been wanted that is not over, or has failed (zero: none has), and the failure of
-// the last one.
-func (f *Flusher) State() (since time.Time, failure error) {
+// State says since when a flush has been wanted that is not over, or has failed (zero: none has), when the last one ended
+// that did not fail (zero: none has), and the failure of the last one.
+func (f *Flusher) State() (since, last time.Time, failure error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.since, f.failure
+	return f.since, f.last, f.failure
 }

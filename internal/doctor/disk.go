@@ -82,6 +82,15 @@ type Unsynced struct {
 	Layers  int
 	Since   time.Time // when a sync was asked for that is not over; zero: none was
 	Failure string    // of the last sync; empty: it has not failed
+	Synced  time.Time // when the daemon has synced last; zero: never, or it is too old to tell
+}
+
+// synced says how long ago the last sync was.
+func (u *Unsynced) synced() string {
+	if u.Synced.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", synced %s ago", max(0, time.Since(u.Synced)).Round(time.Second))
 }
 
 // slowSync is how long a disk may take before that is worth a word.
@@ -100,7 +109,7 @@ func checkSync(_ context.Context, cfg Config) Finding {
 			"Their images must be pulled again after a reboot. berthd tries again every 30 seconds.\n"+
 				"Look for errors of the disk: dmesg --level=err,warn")
 	case u.Layers == 0:
-		return good("all layers of images")
+		return good("all layers of images" + u.synced())
 	case !u.Since.IsZero() && time.Since(u.Since) > slowSync:
 		return poor(fmt.Sprintf("%s; a sync was asked for %s ago", detail, time.Since(u.Since).Round(time.Second)),
 			"The disk is slow or hangs. Images that are not on disk must be pulled again after a failure of power.\n"+

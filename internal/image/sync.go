@@ -17,12 +17,14 @@ type Unsynced struct {
 	Layers  int       `json:"layers"`
 	Since   time.Time `json:"since,omitzero"`    // when a sync was asked for that is not over; zero: none was
 	Failure string    `json:"failure,omitempty"` // of the last sync; empty: it has not failed
+	Synced  time.Time `json:"synced,omitzero"`   // when this berthd has synced last; zero: never
 }
 
 // Unsynced says what a failure of power would lose now.
 func (s *Store) Unsynced() Unsynced {
 	u := Unsynced{Layers: len(s.unsynced())}
-	since, failure := s.syncs.State()
+	since, last, failure := s.syncs.State()
+	u.Synced = last
 	if failure != nil {
 		u.Failure = failure.Error()
 	}
