@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 
@@ -12,6 +13,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/config/check"
+	"berth/internal/image/registry"
 	_ "berth/internal/timerslack" // before all other packages are initialized
 )
 
@@ -75,6 +77,25 @@ func command() *cobra.Command {
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "registries",
+		Short: "Ask each registry and mirror that has a hosts.toml whether it answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(sources)
+			if err != nil {
+				return err
+			}
+			hosts, err := registry.NewClient(registry.Config{
+				HostsDir: cfg.HostsDir, Proxies: proxies(&cfg.Image), Logger: slog.New(slog.DiscardHandler),
+			}).Reach(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d hosts of registries in %s, all of which answer\n", hosts,
+				cfg.HostsDir)
 			return err
 		},
 	}, &cobra.Command{

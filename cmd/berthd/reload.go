@@ -130,10 +130,12 @@ func imageSettings(cfg *config.Config) image.Settings {
 			Size: int64(config.Bytes(cfg.Image.RangeSize)), Memory: int64(config.Bytes(cfg.Image.RangeMemory)),
 		},
 		Credentials: cfg.Image.Credentials,
-		Proxies: registry.Proxies{
-			HTTP: cfg.Image.HTTPProxy, HTTPS: cfg.Image.HTTPSProxy, No: cfg.Image.NoProxy,
-		},
+		Proxies:     proxies(&cfg.Image),
 	}
+}
+
+func proxies(cfg *config.Image) registry.Proxies {
+	return registry.Proxies{HTTP: cfg.HTTPProxy, HTTPS: cfg.HTTPSProxy, No: cfg.NoProxy}
 }
 
 // podSettings are those of pods, with the runtime handlers that were made of the configuration.

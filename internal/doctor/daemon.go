@@ -114,6 +114,31 @@ func checkConfiguration(ctx context.Context, cfg Config) Finding {
 	return poor(problems[0], strings.Join(append(problems[1:], "Mend it, and then: systemctl reload berthd"), "\n"))
 }
 
+// checkRegistries has the daemon's program ask each registry and mirror that has a hosts.toml: as its pulls would,
+// through the same proxies and with the same certificates.
+func checkRegistries(ctx context.Context, cfg Config) Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkWait)
+	defer cancel()
+	const again = "Ask again: berthd config registries"
+	ask, err := cfg.Daemon.command(ctx, cfg.proc(), "config", "registries")
+	if err != nil {
+		return good("not asked: " + err.Error())
+	}
+	out, err := ask.CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	var ended *exec.ExitError
+	switch {
+	case err == nil && strings.Contains(text, "answer"):
+		return good(text)
+	case err == nil, strings.Contains(text, "unknown command"):
+		return good("not asked: the daemon is of a version that cannot")
+	case !errors.As(err, &ended):
+		return good("not asked: " + err.Error())
+	}
+	problems := strings.Split(strings.TrimPrefix(text, "berthd: "), "\n")
+	return poor(problems[0], strings.Join(append(problems[1:], again), "\n"))
+}
+
 var cgroupDriverKey = regexp.MustCompile(`(?m)^cgroupDriver:\s*["']?([a-z]+)`)
 
 // checkKubelet compares who makes the cgroups of pods: a kubelet and its runtime have to agree.

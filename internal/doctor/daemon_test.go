@@ -67,6 +67,25 @@ func TestTheConfigurationIsCheckedAsTheDaemonReadsIt(t *testing.T) {
 	}
 }
 
+func TestRegistriesAreAskedByTheDaemonsProgram(t *testing.T) {
+	for script, want := range map[string]struct {
+		level  Level
+		detail string
+	}{
+		`echo "2 hosts of registries in /d, all of which answer"`: {Good, "2 hosts of registries in /d, all of which answer"},
+		`echo "Print and check the configuration"`:                {Good, "not asked: the daemon is of a version that cannot"},
+		`echo "berthd: registry a.test: refused" >&2; exit 1`:     {Poor, "registry a.test: refused"},
+	} {
+		f := checkRegistries(t.Context(), running(t, script))
+		if f.Level != want.level || f.Detail != want.detail || (f.Level == Poor) != (f.Advice != "") {
+			t.Errorf("%s: %+v", script, f)
+		}
+	}
+	if f := checkRegistries(t.Context(), Config{}); f.Level != Good || !strings.HasPrefix(f.Detail, "not asked: ") {
+		t.Errorf("no daemon: %+v", f)
+	}
+}
+
 // TestAKubeletAndItsRuntimeHaveToMakeCgroupsAlike. A flag of the kubelet stands over its file.
 func TestAKubeletAndItsRuntimeHaveToMakeCgroupsAlike(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -78,6 +78,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"socket", checkSocket},
 		{"daemon", checkDaemon},
 		{"configuration", checkConfiguration},
+		{"registries", checkRegistries},
 		{"CRIU", checkCRIU},
 		{"NRI plugins", checkNRI},
 		{"kubelet", checkKubelet},

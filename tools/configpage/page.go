@@ -20,9 +20,10 @@ a later file replaces the same key of an earlier file, also if it is a list; tab
 key. If a key is in no file, its default applies. An unknown key, a wrong type and an invalid value are errors, which
 name the file, the line and the key.
 
-    berthd config default    # print the default file, which explains every key
-    berthd config check      # report errors in the files, and settings that cannot work on this node
-    berthd config dump       # print the resulting configuration, and from which file, flag or default each key comes
+    berthd config default      # print the default file, which explains every key
+    berthd config check        # report errors in the files, and settings that cannot work on this node
+    berthd config registries   # ask each registry and mirror that has a hosts.toml whether it answers
+    berthd config dump         # print the resulting configuration, and from which file, flag or default each key comes
 
 berthd reads the files again on SIGHUP. ` + "`systemctl reload berthd`" + ` first runs ` + "`berthd config check`" + `,
 and sends SIGHUP if the check finds no errors. Keys with a yes in the column "reload" apply without a restart. The other

@@ -1,0 +1,53 @@
+package registry
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestEachHostOfARegistryIsAskedWhetherItAnswers: mirrors too, and one that wants credentials answers.
+func TestEachHostOfARegistryIsAskedWhetherItAnswers(t *testing.T) {
+	asked := map[string]bool{}
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked[r.URL.Path] = true
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	defer mirror.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "hosts.toml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("registry.test", "server = \""+gone.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
+	write("_default", "server = \""+gone.URL+"\"\n")
+	hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context())
+	if hosts != 2 || !asked["/v2/"] {
+		t.Errorf("%d hosts, %v", hosts, asked)
+	}
+	if err == nil || strings.Count(err.Error(), "registry registry.test: ") != 1 ||
+		!strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("%v", err)
+	}
+	write("registry.test", "server = \""+mirror.URL+"\"\n")
+	if hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context()); hosts != 1 || err != nil {
+		t.Errorf("%d hosts, %v", hosts, err)
+	}
+	if hosts, err := NewClient(Config{HostsDir: filepath.Join(dir, "none")}).Reach(t.Context()); hosts != 0 || err != nil {
+		t.Errorf("no directory: %d hosts, %v", hosts, err)
+	}
+	write("registry_5000_", "[broken")
+	if _, err := NewClient(Config{HostsDir: dir}).Reach(t.Context()); err == nil {
+		t.Error("a file that cannot be read is no failure")
+	}
+}
