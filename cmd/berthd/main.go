@@ -94,8 +94,11 @@ func command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d hosts of registries in %s, all of which answer\n", hosts,
-				cfg.HostsDir)
+			text := fmt.Sprintf("%d hosts of registries that have a hosts.toml in %s: all answer", hosts, cfg.HostsDir)
+			if hosts == 0 {
+				text = "no registry has a hosts.toml in " + cfg.HostsDir
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
 			return err
 		},
 	}, &cobra.Command{

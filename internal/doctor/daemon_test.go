@@ -72,9 +72,9 @@ func TestRegistriesAreAskedByTheDaemonsProgram(t *testing.T) {
 		level  Level
 		detail string
 	}{
-		`echo "2 hosts of registries in /d, all of which answer"`: {Good, "2 hosts of registries in /d, all of which answer"},
-		`echo "Print and check the configuration"`:                {Good, "not asked: the daemon is of a version that cannot"},
-		`echo "berthd: registry a.test: refused" >&2; exit 1`:     {Poor, "registry a.test: refused"},
+		`echo "2 hosts of registries that have a hosts.toml in /d: all answer"`: {Good, "2 hosts of registries that have a hosts.toml in /d: all answer"},
+		`echo "Print and check the configuration"`:                              {Good, "not asked: the daemon is of a version that cannot"},
+		`echo "berthd: registry a.test: refused" >&2; exit 1`:                   {Poor, "registry a.test: refused"},
 	} {
 		f := checkRegistries(t.Context(), running(t, script))
 		if f.Level != want.level || f.Detail != want.detail || (f.Level == Poor) != (f.Advice != "") {
