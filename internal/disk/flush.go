@@ -78,8 +78,8 @@ func (f *Flusher) try() (ok bool) {
 	return err == nil
 }
 
-// State says since when a flush has been wanted that is not over, or has failed (zero: none has), when the last one ended
-// that did not fail (zero: none has), and the failure of the last one.
+// State says since when a flush has been wanted that is not over, or has failed (zero: none has), when the last one
+// ended that did not fail (zero: none has), and the failure of the last one.
 func (f *Flusher) State() (since, last time.Time, failure error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

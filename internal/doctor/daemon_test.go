@@ -68,13 +68,14 @@ func TestTheConfigurationIsCheckedAsTheDaemonReadsIt(t *testing.T) {
 }
 
 func TestRegistriesAreAskedByTheDaemonsProgram(t *testing.T) {
+	const all = "2 hosts of registries that have a hosts.toml in /d: all answer"
 	for script, want := range map[string]struct {
 		level  Level
 		detail string
 	}{
-		`echo "2 hosts of registries that have a hosts.toml in /d: all answer"`: {Good, "2 hosts of registries that have a hosts.toml in /d: all answer"},
-		`echo "Print and check the configuration"`:                              {Good, "not asked: the daemon is of a version that cannot"},
-		`echo "berthd: registry a.test: refused" >&2; exit 1`:                   {Poor, "registry a.test: refused"},
+		`echo "` + all + `"`:                                  {Good, all},
+		`echo "Print and check the configuration"`:            {Good, "not asked: the daemon is of a version that cannot"},
+		`echo "berthd: registry a.test: refused" >&2; exit 1`: {Poor, "registry a.test: refused"},
 	} {
 		f := checkRegistries(t.Context(), running(t, script))
 		if f.Level != want.level || f.Detail != want.detail || (f.Level == Poor) != (f.Advice != "") {

@@ -95,7 +95,7 @@ func TestAKillOfBerthdEndsASessionAndNotItsContainer(t *testing.T) {
 	}
 	at := startAddress(t, c)
 	restart()
-	var out bytes.Buffer
+	var out nodetest.Buffer
 	options := remotecommand.StreamOptions{Stdout: &out}
 	if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, at, options); err == nil {
 		t.Errorf("an address of a daemon that was killed works: %q", out.String())
@@ -109,7 +109,12 @@ func TestAKillOfBerthdEndsASessionAndNotItsContainer(t *testing.T) {
 		_, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, at, options)
 		ended <- err
 	}()
-	c.WaitLog("3")
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(out.String(), "3"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the client has seen %q", out.String())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	restart()
 	select {
 	case <-ended:
@@ -123,7 +128,7 @@ func TestAKillOfBerthdEndsASessionAndNotItsContainer(t *testing.T) {
 	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the container is %v", s.State)
 	}
-	if seen := strings.Fields(out.String()); len(seen) < 3 || seen[0] != "1" {
+	if seen := strings.Join(strings.Fields(out.String()), ""); !strings.HasPrefix("123456789", seen) {
 		t.Errorf("the client has seen %q", seen)
 	}
 }
