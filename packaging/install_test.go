@@ -147,6 +147,7 @@ func TestPackagesInARoot(t *testing.T) {
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
 	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
 	t.Run("rpm", func(t *testing.T) { rpmInARoot(s.with(t), paths) })
+	t.Run("SELinux", func(t *testing.T) { confinedInARoot(s.with(t), paths) })
 }
 
 // with is the same system in another test.
@@ -249,4 +250,37 @@ func rpmInARoot(s *system, paths map[string]string) {
 	rpm("--nodeps", "-e", "berth")
 	s.has(map[string]string{config: "", config + ".rpmsave": "# mine\n", data: "{}", "/usr/bin/berthd": ""})
 	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
+}
+
+// confinedInARoot: under SELinux a package gives the programs the type of a container engine's, and takes the rule for it
+// away with them. A policy that has no such type is no error.
+func confinedInARoot(s *system, paths map[string]string) {
+	tool := func(name, script string) {
+		s.t.Helper()
+		path := "/usr/bin/" + name
+		s.write(path, "#!/bin/sh\n"+script)
+		if err := os.Chmod(s.at(path), 0o755); err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() {
+			if err := os.Remove(s.at(path)); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	const programs, log = "/usr/bin/berth(d|-keeper|-unpack)", "echo \"${0##*/} $*\" >>/systemctl.log\n"
+	tool("selinuxenabled", "exit 0\n")
+	tool("semanage", log)
+	tool("restorecon", log)
+	s.dpkg("-i", paths["1.0.0.deb"])
+	s.asked("semanage fcontext -a -t container_runtime_exec_t "+programs,
+		"restorecon /usr/bin/berthd /usr/bin/berth-keeper /usr/bin/berth-unpack")
+	s.dpkg("--purge", "berth")
+	s.asked("semanage fcontext -d " + programs)
+	s.write("/usr/bin/semanage", "#!/bin/sh\n"+log+"exit 1\n")
+	s.dpkg("-i", paths["1.0.0.deb"])
+	s.asked("semanage fcontext -a -t container_runtime_exec_t "+programs,
+		"semanage fcontext -m -t container_runtime_exec_t "+programs)
+	s.dpkg("--purge", "berth")
+	s.asked("semanage fcontext -d " + programs)
 }

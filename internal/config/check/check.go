@@ -15,7 +15,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/blockio"
@@ -62,9 +64,21 @@ type findings []error
 func (f *findings) add(key string, errs ...error) {
 	for _, err := range errs {
 		if err != nil {
-			*f = append(*f, &config.KeyError{Key: key, Problem: err.Error()})
+			*f = append(*f, &config.KeyError{Key: key, Problem: withoutKinds(err.Error())})
 		}
 	}
+}
+
+// withoutKinds is the text of errors, one a line, without the kinds at their ends, by which calls get their codes. They
+// tell nothing of a file.
+func withoutKinds(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		for _, kind := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrInvalidArgument, errdefs.ErrNotFound} {
+			lines[i] = strings.TrimSuffix(lines[i], ": "+kind.Error())
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // program looks at a path that is to be executed, but for an empty one, and for words in place of one.

@@ -183,6 +183,9 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 			if err == nil {
 				t.Fatal("nothing was found")
 			}
+			if strings.Contains(err.Error(), ": failed precondition") || strings.Contains(err.Error(), ": invalid argument") {
+				t.Errorf("error %q has the kind of a call's", err)
+			}
 			for _, part := range tc.want {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q does not say %q", err, part)
