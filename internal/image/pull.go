@@ -70,7 +70,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest) (*model.Image, error) {
-	now := s.now.Load()
+	begin, now := time.Now(), s.now.Load()
 	repo, err := now.client.Repository(ctx, named, req.Auth)
 	if err != nil {
 		return nil, err
@@ -82,6 +82,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	}
 	src := &source.Image{
 		Registry: reference.Domain(named), Name: named.Name(), Target: target.Digest, Annotations: req.SpecAnnotations,
+		Begin: begin,
 	}
 	if tagged, ok := named.(reference.Tagged); ok {
 		src.Tag = named.Name() + ":" + tagged.Tag()
@@ -227,6 +228,9 @@ func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
 		Pulled: time.Now().UTC(), Blobs: src.Layers,
 		Size: uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
+	}
+	if !src.Begin.IsZero() {
+		r.PullTook = time.Since(src.Begin)
 	}
 	for i, l := range layers {
 		r.Layers = append(r.Layers, l.Key)

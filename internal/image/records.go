@@ -36,8 +36,9 @@ type imageRecord struct {
 	Config   ocispec.ImageConfig `json:"config"`
 	Platform ocispec.Platform    `json:"platform"`
 	Pulled   time.Time           `json:"pulled"`
-	Removed  bool                `json:"removed,omitempty"` // by a client; containers still need the layers
-	Pinned   bool                `json:"pinned,omitempty"`  // by Pin
+	PullTook time.Duration       `json:"pullTook,omitempty"` // 0: it was loaded, or pulled by an earlier version
+	Removed  bool                `json:"removed,omitempty"`  // by a client; containers still need the layers
+	Pinned   bool                `json:"pinned,omitempty"`   // by Pin
 	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
 	Checkpoint string               `json:"checkpoint,omitempty"`
 	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
@@ -97,7 +98,7 @@ func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint, Pinned: r.Pinned,
-		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled,
+		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled, PullTook: r.PullTook,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }

@@ -38,7 +38,8 @@ type Image struct {
 	RepoDigests []string // docker.io/library/busybox@sha256:…, sorted
 	Size        uint64   // bytes of its compressed blobs as pulled
 	Pinned      bool
-	Pulled      time.Time // the last time
+	Pulled      time.Time     // the last time
+	PullTook    time.Duration // 0: not known, or it was loaded from an archive
 	Config      ocispec.ImageConfig
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first

@@ -108,7 +108,8 @@ func TestAPodsStartIsTold(t *testing.T) {
 		return string(out)
 	}
 	text := timeline()
-	for _, want := range []string{"pod", "set up the pod's network", "mount the root file system", "start", "  init",
+	for _, want := range []string{"pod", "set up the pod's network", "pull ", "mount the root file system",
+		"start", "  init",
 		"  program", "in all", " ms"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in\n%s", want, text)

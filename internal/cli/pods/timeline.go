@@ -23,7 +23,8 @@ func timelineCommand(a *command.App) *cobra.Command {
 		Use:   "timeline POD [POD]",
 		Short: "Show where the time of a pod's start went",
 		Long: `Show where the time of a pod's start went: a bar for each step of the pod and of its containers, on one scale.
-The time between the calls of the client that started the pod is left out.
+The time between the calls of the client that started the pod is left out. An image that was pulled for the pod has a
+bar, too.
 
 With two pods, show both times of each step, and how much longer the second pod needed for it.`,
 		Args:              command.Arguments(cobra.RangeArgs(1, 2)),

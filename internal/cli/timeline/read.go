@@ -9,7 +9,7 @@ import (
 	"berth/internal/cli/lookup"
 )
 
-// Read asks the runtime for the steps of a pod and of its containers.
+// Read asks the runtime for the steps of a pod and of its containers, and for the pulls of their images.
 func Read(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox) ([]Step, error) {
 	status, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id, Verbose: true})
 	if err != nil {
@@ -23,6 +23,7 @@ func Read(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox)
 	if err != nil {
 		return nil, err
 	}
+	var statuses []*cri.ContainerStatus
 	for _, c := range containers {
 		status, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
 		if err != nil {
@@ -33,6 +34,20 @@ func Read(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox)
 			return nil, err
 		}
 		steps = append(steps, more...)
+		statuses = append(statuses, status.GetStatus())
 	}
-	return steps, nil
+	if len(steps) == 0 {
+		return nil, nil
+	}
+	pulls, err := pullsOf(ctx, conn, statuses)
+	if err != nil {
+		return nil, err
+	}
+	start := steps[0].Begin
+	for _, s := range steps {
+		if s.Begin.Before(start) {
+			start = s.Begin
+		}
+	}
+	return append(steps, pullSteps(pulls, start)...), nil
 }

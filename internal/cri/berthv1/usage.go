@@ -18,7 +18,7 @@ func (s *service) Usage(ctx context.Context, _ *api.UsageRequest) (*api.UsageRes
 	for _, image := range images {
 		one := &api.ImageUsage{Id: image.ID}
 		if !image.Pulled.IsZero() {
-			one.PulledAt = image.Pulled.UnixNano()
+			one.PulledAt, one.PullTook = image.Pulled.UnixNano(), int64(image.PullTook)
 		}
 		for _, layer := range s.images.LayerUsage(image.ID) {
 			one.Layers = append(one.Layers, &api.LayerUsage{Key: layer.Key, Bytes: layer.Bytes})

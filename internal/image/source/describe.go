@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/containerd/v2/core/images"
@@ -18,9 +19,10 @@ import (
 // Image is an image as a registry or an archive describes it. A Describer fills in what the manifests and the
 // configuration say; the names are its caller's.
 type Image struct {
-	Registry    string // from which it comes; empty: an archive
-	Name        string // to be recorded beside target's digest; empty: none
-	Tag         string // to be recorded; empty: none
+	Registry    string    // from which it comes; empty: an archive
+	Begin       time.Time // of the pull; zero: it is none
+	Name        string    // to be recorded beside target's digest; empty: none
+	Tag         string    // to be recorded; empty: none
 	Target      digest.Digest
 	Manifest    ocispec.Descriptor
 	Layers      []ocispec.Descriptor
