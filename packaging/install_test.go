@@ -252,8 +252,8 @@ func rpmInARoot(s *system, paths map[string]string) {
 	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
 }
 
-// confinedInARoot: under SELinux a package gives the programs the type of a container engine's, and takes the rule for it
-// away with them. A policy that has no such type is no error.
+// confinedInARoot: under SELinux a package gives the programs the type of a container engine's, and takes the rule for
+// it away with them. A policy that has no such type is no error.
 func confinedInARoot(s *system, paths map[string]string) {
 	tool := func(name, script string) {
 		s.t.Helper()

@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/platforms"
 )
 
-var errEveryPlatform = errors.New("--all-platforms: the runtime keeps images of the node's own platform only. To copy " +
-	"an image of all platforms between registries, use skopeo or crane")
+var errEveryPlatform = errors.New("--all-platforms: the runtime keeps images of the node's own platform only. To " +
+	"copy an image of all platforms between registries, use skopeo or crane")
 
 // checkPlatform refuses images for other machines than this one.
 func checkPlatform(text string) error {

@@ -54,7 +54,8 @@ func (e *unknownFormatError) Error() string {
 	if e.name {
 		name = "name, "
 	}
-	return fmt.Sprintf("%q is not one of json, yaml, wide, table, %sjsonpath=TEMPLATE and go-template=TEMPLATE", e.text, name)
+	return fmt.Sprintf("%q is not one of json, yaml, wide, table, %sjsonpath=TEMPLATE and go-template=TEMPLATE", e.text,
+		name)
 }
 
 func (f *Format) String() string { return string(*f) }
