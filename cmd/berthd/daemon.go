@@ -96,6 +96,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	log.Info("berthd ends; pods live on")
 	d.pods.EndSubscriptions()
+	d.audit.EndSubscriptions()
 	stop(d.server, time.Duration(d.now.Load().ShutdownTimeout))
 	return nil
 }

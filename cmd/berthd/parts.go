@@ -382,7 +382,7 @@ func (d *parts) register(context.Context) (err error) {
 	})
 	own := berthv1.Deps{
 		Images: d.images, Archive: export.New(d.images, image.ChildrenOf(d.children), d.log),
-		Containers: d.pods, Streams: d.streams, Volumes: d.pods,
+		Containers: d.pods, Streams: d.streams, Volumes: d.pods, Audit: d.audit,
 	}
 	if d.devices != nil {
 		own.Devices = d.devices

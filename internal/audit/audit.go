@@ -72,6 +72,9 @@ type Log struct {
 	file    *os.File
 	torn    bool // the last line is not whole
 	failing bool
+
+	subscribers map[*subscriber]bool
+	ended       bool // there are no subscribers any more
 }
 
 // Open opens a log. An empty path is none, until Reopen gives it one. Its first line says that a daemon has begun:
@@ -184,6 +187,7 @@ func (l *Log) write(one *line) {
 		return
 	}
 	if err == nil {
+		l.tell(bytes.Clone(text))
 		text = append(text, '\n')
 		if l.torn {
 			text = append([]byte{'\n'}, text...)

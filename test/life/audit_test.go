@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -114,6 +115,15 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 		t.Errorf("the peer is process %d, want %d", begins[0].Peer.PID, os.Getpid())
 	}
 
+	follower, followed := followAudit(t, n)
+	nodetest.Eventually(t, time.Minute, "a client follows the audit", func() error {
+		c.Sh("true")
+		if text := followed.String(); !strings.Contains(text, `"operation":"exec_sync"`) {
+			return fmt.Errorf("the client has %q", text)
+		}
+		return nil
+	})
+
 	// One that is cut off by a kill has no end, and the next daemon says that it has begun.
 	go func() { _, _ = c.Exec(60, "sleep", "1000") }()
 	nodetest.Eventually(t, time.Minute, "the exec is written down", func() error {
@@ -129,6 +139,9 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
+	if err := follower.Wait(); err == nil || !strings.Contains(followed.String(), "was stopped or restarted") {
+		t.Errorf("the client has ended with %v: %s", err, followed.String())
+	}
 	all := auditLines(t, path)
 	if last := all[len(all)-2:]; last[0].Event != "begin" || last[1].Event != "daemon" {
 		t.Errorf("after a kill the file ends with %+v", last)
@@ -142,5 +155,31 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	c.Sh("true")
 	if all := auditLines(t, path); len(all) != 2 || all[0].Operation != "exec_sync" {
 		t.Errorf("after a rotation the file has %+v", all)
+	}
+}
+
+// followAudit starts a command that shows the audit.
+func followAudit(t *testing.T, n *node.Node) (*exec.Cmd, *nodetest.Buffer) {
+	t.Helper()
+	binaries, err := node.Binaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &nodetest.Buffer{}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(binaries, "berth"), "--address", n.Address, "events", "--audit",
+		"-o", "json")
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, out
+}
+
+func TestAnAuditThatIsOffCannotBeFollowed(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd has none")
+	n := nodetest.Start(t, node.Options{})
+	code, _, complaints := typed(t, n, "events", "--audit")
+	if code != 1 || !strings.Contains(complaints, "audit.file is empty") {
+		t.Errorf("exit code %d: %s", code, complaints)
 	}
 }

@@ -1705,6 +1705,86 @@ func (*KillResponse) Descriptor() ([]byte, []int) {
 	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
+type FollowRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowRequest) Reset() {
+	*x = FollowRequest{}
+	mi := &file_berth_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowRequest) ProtoMessage() {}
+
+func (x *FollowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
+func (*FollowRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{29}
+}
+
+type AuditLine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"` // without the line's end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditLine) Reset() {
+	*x = AuditLine{}
+	mi := &file_berth_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditLine) ProtoMessage() {}
+
+func (x *AuditLine) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
+func (*AuditLine) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *AuditLine) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 type ListDevicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"` // one resource only; empty: all
@@ -1714,7 +1794,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +1806,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +1819,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{29}
+	return file_berth_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -1758,7 +1838,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1850,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1863,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{30}
+	return file_berth_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -1807,7 +1887,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1899,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1912,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{31}
+	return file_berth_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Resource) GetName() string {
@@ -1882,7 +1962,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +1974,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +1987,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{32}
+	return file_berth_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Device) GetId() string {
@@ -1952,7 +2032,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2044,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2057,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{33}
+	return file_berth_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -2119,7 +2199,10 @@ const file_berth_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\"\x0e\n" +
-	"\fKillResponse\"0\n" +
+	"\fKillResponse\"\x0f\n" +
+	"\rFollowRequest\"\x1f\n" +
+	"\tAuditLine\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"0\n" +
 	"\x12ListDevicesRequest\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\"G\n" +
 	"\x13ListDevicesResponse\x120\n" +
@@ -2162,7 +2245,9 @@ const file_berth_proto_rawDesc = "" +
 	"Containers\x125\n" +
 	"\x04Exec\x12\x15.berth.v1.ExecRequest\x1a\x16.berth.v1.ExecResponse\x128\n" +
 	"\x05Start\x12\x16.berth.v1.StartRequest\x1a\x17.berth.v1.StartResponse\x125\n" +
-	"\x04Kill\x12\x15.berth.v1.KillRequest\x1a\x16.berth.v1.KillResponse2N\n" +
+	"\x04Kill\x12\x15.berth.v1.KillRequest\x1a\x16.berth.v1.KillResponse2A\n" +
+	"\x05Audit\x128\n" +
+	"\x06Follow\x12\x17.berth.v1.FollowRequest\x1a\x13.berth.v1.AuditLine0\x012N\n" +
 	"\aDevices\x12C\n" +
 	"\x04List\x12\x1c.berth.v1.ListDevicesRequest\x1a\x1d.berth.v1.ListDevicesResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
@@ -2179,7 +2264,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
 	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
@@ -2211,11 +2296,13 @@ var file_berth_proto_goTypes = []any{
 	(*StartResponse)(nil),       // 27: berth.v1.StartResponse
 	(*KillRequest)(nil),         // 28: berth.v1.KillRequest
 	(*KillResponse)(nil),        // 29: berth.v1.KillResponse
-	(*ListDevicesRequest)(nil),  // 30: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 31: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 32: berth.v1.Resource
-	(*Device)(nil),              // 33: berth.v1.Device
-	(*Holder)(nil),              // 34: berth.v1.Holder
+	(*FollowRequest)(nil),       // 30: berth.v1.FollowRequest
+	(*AuditLine)(nil),           // 31: berth.v1.AuditLine
+	(*ListDevicesRequest)(nil),  // 32: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 33: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 34: berth.v1.Resource
+	(*Device)(nil),              // 35: berth.v1.Device
+	(*Holder)(nil),              // 36: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
 	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
@@ -2229,9 +2316,9 @@ var file_berth_proto_depIdxs = []int32{
 	22, // 8: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
 	23, // 9: berth.v1.PullEvent.done:type_name -> berth.v1.Done
 	0,  // 10: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	32, // 11: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	33, // 12: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	34, // 13: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	34, // 11: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	35, // 12: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	36, // 13: berth.v1.Device.holders:type_name -> berth.v1.Holder
 	13, // 14: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
 	1,  // 15: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
 	4,  // 16: berth.v1.Images.Save:input_type -> berth.v1.SaveRequest
@@ -2243,21 +2330,23 @@ var file_berth_proto_depIdxs = []int32{
 	24, // 22: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
 	26, // 23: berth.v1.Containers.Start:input_type -> berth.v1.StartRequest
 	28, // 24: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
-	30, // 25: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	21, // 26: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	2,  // 27: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
-	5,  // 28: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
-	7,  // 29: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
-	19, // 30: berth.v1.Images.Login:output_type -> berth.v1.LoginResponse
-	10, // 31: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
-	15, // 32: berth.v1.Images.Usage:output_type -> berth.v1.UsageResponse
-	12, // 33: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
-	25, // 34: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
-	27, // 35: berth.v1.Containers.Start:output_type -> berth.v1.StartResponse
-	29, // 36: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
-	31, // 37: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
+	30, // 25: berth.v1.Audit.Follow:input_type -> berth.v1.FollowRequest
+	32, // 26: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	21, // 27: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 28: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 29: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
+	7,  // 30: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
+	19, // 31: berth.v1.Images.Login:output_type -> berth.v1.LoginResponse
+	10, // 32: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	15, // 33: berth.v1.Images.Usage:output_type -> berth.v1.UsageResponse
+	12, // 34: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	25, // 35: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
+	27, // 36: berth.v1.Containers.Start:output_type -> berth.v1.StartResponse
+	29, // 37: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
+	31, // 38: berth.v1.Audit.Follow:output_type -> berth.v1.AuditLine
+	33, // 39: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	27, // [27:40] is the sub-list for method output_type
+	14, // [14:27] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2282,9 +2371,9 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_berth_proto_goTypes,
 		DependencyIndexes: file_berth_proto_depIdxs,

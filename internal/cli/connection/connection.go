@@ -35,6 +35,7 @@ type Connection struct {
 	Containers berthv1.ContainersClient
 	Volumes    berthv1.VolumesClient
 	Devices    berthv1.DevicesClient
+	Audit      berthv1.AuditClient
 	Pouch      pouch.RuntimeServiceClient // pauses containers
 	conn       *grpc.ClientConn
 }
@@ -76,6 +77,7 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		Containers: berthv1.NewContainersClient(conn),
 		Volumes:    berthv1.NewVolumesClient(conn),
 		Devices:    berthv1.NewDevicesClient(conn),
+		Audit:      berthv1.NewAuditClient(conn),
 		Pouch:      pouch.NewRuntimeServiceClient(conn),
 		conn:       conn,
 	}, nil

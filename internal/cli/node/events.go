@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/listing"
@@ -21,11 +23,15 @@ func eventsCommand(a *command.App) *cobra.Command {
 		Use:   "events",
 		Short: "Show what happens to pods and containers",
 		Long: `Show what happens to pods and containers from now on, until Ctrl-C: a line when one is created, started,
-stopped or deleted. These are the events that a kubelet gets. With -o json each is a JSON object on a line of its own.`,
+stopped or deleted. These are the events that a kubelet gets. With -o json each is a JSON object on a line of its own.
+
+With --audit, show instead who runs commands in containers, attaches to them and forwards ports: a line when it begins,
+and one when it ends. The daemon writes these lines to its audit.file, which has to be configured.`,
 		Example: "  berth events -n kube-system\n  berth events -o json | jq -c 'select(.event == \"stopped\")'",
 	}
+	var audit bool
 	chosen := command.Select(cmd, cobra.NoArgs)
-	cmd.RunE = a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+	pods := a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
 		stream, err := conn.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
 		for err == nil {
 			var event *cri.ContainerEventResponse
@@ -38,30 +44,70 @@ stopped or deleted. These are the events that a kubelet gets. With -o json each 
 			}
 			err = printEvent(a, row)
 		}
-		switch {
-		case ctx.Err() != nil: // Ctrl-C is how it is meant to end
-			return nil
-		case errors.Is(err, io.EOF), connection.Code(err) == codes.Unavailable:
-			return errors.New("the runtime has ended the stream: it was stopped or restarted")
-		}
-		return connection.Plain(err)
+		return endOfEvents(ctx, err)
 	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !audit {
+			return pods(cmd, args)
+		}
+		if chosen.Labels != "" {
+			return command.Usage(cmd, errors.New("--selector: lines of the audit have no labels; --namespace selects them"))
+		}
+		return a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			return endOfEvents(ctx, followAudit(ctx, a, conn, chosen.Namespace))
+		})(cmd, args)
+	}
+	cmd.Flags().BoolVar(&audit, "audit", false, "show who runs what in which container")
 	a.Structured(cmd)
 	return cmd
 }
 
-func printEvent(a *command.App, row *listing.Event) error {
-	if a.Format == table.JSON {
-		return table.Line(a.Out, row)
+// endOfEvents is the error for the end of a stream.
+func endOfEvents(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil: // Ctrl-C is how it is meant to end
+		return nil
+	case errors.Is(err, io.EOF), connection.Code(err) == codes.Unavailable:
+		return errors.New("the runtime has ended the stream: it was stopped or restarted")
 	}
-	if a.Format.Template() {
-		return table.Document(a.Out, a.Format, row)
+	return connection.Plain(err)
+}
+
+// followAudit shows lines of the audit as they are written, of one namespace or of all.
+func followAudit(ctx context.Context, a *command.App, conn *connection.Connection, namespace string) error {
+	stream, err := conn.Audit.Follow(ctx, &berthv1.FollowRequest{})
+	if err != nil {
+		return err
 	}
-	if a.Format == table.YAML {
-		if _, err := fmt.Fprintln(a.Out, "---"); err != nil {
+	for {
+		message, err := stream.Recv()
+		if connection.Code(err) == codes.Unimplemented {
+			return errors.New("the runtime has no audit: it is another runtime, or an old version of Berth")
+		}
+		if err != nil {
 			return err
 		}
-		return table.Document(a.Out, a.Format, row)
+		line, err := listing.ParseAudit(message.GetJson())
+		if err != nil {
+			return err
+		}
+		if namespace != "" && line.Namespace != namespace {
+			continue
+		}
+		if a.Format.Structured() {
+			err = printRecord(a, json.RawMessage(message.GetJson()))
+		} else {
+			_, err = fmt.Fprintln(a.Out, line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func printEvent(a *command.App, row *listing.Event) error {
+	if a.Format.Structured() {
+		return printRecord(a, row)
 	}
 	text := row.Subject()
 	if outcome := row.Outcome(); outcome != "" {
@@ -70,4 +116,17 @@ func printEvent(a *command.App, row *listing.Event) error {
 	_, err := fmt.Fprintf(a.Out, "%s  %-9s  %-7s  %s\n", row.Time.Format("2006-01-02T15:04:05.000Z07:00"), row.Kind,
 		row.Event, table.Printable(text))
 	return err
+}
+
+// printRecord prints one of many records for programs.
+func printRecord(a *command.App, record any) error {
+	switch a.Format {
+	case table.JSON:
+		return table.Line(a.Out, record)
+	case table.YAML:
+		if _, err := fmt.Fprintln(a.Out, "---"); err != nil {
+			return err
+		}
+	}
+	return table.Document(a.Out, a.Format, record)
 }

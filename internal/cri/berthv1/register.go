@@ -14,6 +14,7 @@ type Deps struct {
 	Streams    Streams
 	Devices    Devices // nil: the node has no device manager
 	Volumes    Volumes
+	Audit      Audit
 }
 
 // Register adds the services to a server.
@@ -21,5 +22,6 @@ func Register(server grpc.ServiceRegistrar, deps Deps) {
 	api.RegisterImagesServer(server, &service{images: deps.Images, archive: deps.Archive})
 	api.RegisterContainersServer(server, &containers{containers: deps.Containers, streams: deps.Streams})
 	api.RegisterDevicesServer(server, &devices{manager: deps.Devices})
+	api.RegisterAuditServer(server, &auditService{audit: deps.Audit})
 	api.RegisterVolumesServer(server, &volumeService{volumes: deps.Volumes})
 }

@@ -1,0 +1,101 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// backlog is how many lines are kept for a subscriber that has not taken them.
+const backlog = 1024
+
+// subscriber is somebody who gets lines as they are written.
+type subscriber struct {
+	lines chan []byte // closed when the subscriber is cut off, or the log has ended
+	slow  bool        // guarded by Log.mu
+}
+
+// Subscribe passes each line that is written from now on, without its end, to a function, until that or ctx ends. No
+// operation waits for a subscriber: one that takes its lines too slowly is cut off with ErrResourceExhausted. The error
+// is ErrFailedPrecondition where nothing is written down, and nil once the log has ended.
+func (l *Log) Subscribe(ctx context.Context, take func(line []byte) error) error {
+	s := &subscriber{lines: make(chan []byte, backlog)}
+	if err := l.add(s); err != nil {
+		return err
+	}
+	defer l.drop(s)
+	for {
+		select {
+		case line, ok := <-s.lines:
+			if !ok {
+				return l.ending(s)
+			}
+			if err := take(line); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (l *Log) add(s *subscriber) error {
+	if !l.On() {
+		return fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w", errdefs.ErrFailedPrecondition)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		close(s.lines)
+		return nil
+	}
+	if l.subscribers == nil {
+		l.subscribers = map[*subscriber]bool{}
+	}
+	l.subscribers[s] = true
+	return nil
+}
+
+func (l *Log) drop(s *subscriber) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.subscribers, s)
+}
+
+func (l *Log) ending(s *subscriber) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.slow {
+		return fmt.Errorf("%d lines of the audit wait for this client, which takes them too slowly: %w", backlog,
+			errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
+// tell passes a line to the subscribers. The caller holds l.mu.
+func (l *Log) tell(line []byte) {
+	for s := range l.subscribers {
+		select {
+		case s.lines <- line:
+		default:
+			s.slow = true
+			close(s.lines)
+			delete(l.subscribers, s)
+		}
+	}
+}
+
+// EndSubscriptions ends all calls of Subscribe, and those to come: berthd ends, and waits for the calls that it serves.
+func (l *Log) EndSubscriptions() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for s := range l.subscribers {
+		close(s.lines)
+		delete(l.subscribers, s)
+	}
+}
