@@ -2,6 +2,7 @@ package life
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -51,7 +52,8 @@ func auditLines(t *testing.T, path string) []auditLine {
 func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd has none")
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[audit]\nfile = %q\n", path)})
+	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "5m"`,
+		Tables: fmt.Sprintf("[audit]\nfile = %q\n", path)})
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Sh("echo ready; exec httpd -f -p 8080 -h /etc"))
 	c.WaitLog("ready")
@@ -155,6 +157,22 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	c.Sh("true")
 	if all := auditLines(t, path); len(all) != 2 || all[0].Operation != "exec_sync" {
 		t.Errorf("after a rotation the file has %+v", all)
+	}
+
+	// A client that follows does not keep the daemon from ending.
+	follower, followed = followAudit(t, n)
+	nodetest.Eventually(t, time.Minute, "a client follows the audit", func() error {
+		c.Sh("true")
+		if followed.String() == "" {
+			return errors.New("the client has nothing")
+		}
+		return nil
+	})
+	if err := n.Terminate(); err != nil {
+		t.Error(err)
+	}
+	if err := follower.Wait(); err == nil {
+		t.Error("the client has ended as if it had been told to")
 	}
 }
 
