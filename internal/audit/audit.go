@@ -116,6 +116,11 @@ func (l *Log) Reopen(path string) (change func(), err error) {
 			l.file.Close()
 		}
 		l.path, l.file, l.torn, l.failing = path, file, false, false
+		if file == nil {
+			for s := range l.subscribers {
+				l.cutOff(s, errOff)
+			}
+		}
 	}, nil
 }
 
@@ -187,7 +192,7 @@ func (l *Log) write(one *line) {
 		return
 	}
 	if err == nil {
-		l.tell(bytes.Clone(text))
+		l.tell(text)
 		text = append(text, '\n')
 		if l.torn {
 			text = append([]byte{'\n'}, text...)

@@ -13,7 +13,7 @@ const backlog = 1024
 // subscriber is somebody who gets lines as they are written.
 type subscriber struct {
 	lines chan []byte // closed when the subscriber is cut off, or the log has ended
-	slow  bool        // guarded by Log.mu
+	end   error       // why it was cut off; guarded by Log.mu
 }
 
 // Subscribe passes each line that is written from now on, without its end, to a function, until that or ctx ends. No
@@ -41,11 +41,14 @@ func (l *Log) Subscribe(ctx context.Context, take func(line []byte) error) error
 }
 
 func (l *Log) add(s *subscriber) error {
-	if !l.On() {
-		return fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w", errdefs.ErrFailedPrecondition)
+	if l == nil {
+		return errOff
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.file == nil {
+		return errOff
+	}
 	if l.ended {
 		close(s.lines)
 		return nil
@@ -66,22 +69,22 @@ func (l *Log) drop(s *subscriber) {
 func (l *Log) ending(s *subscriber) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.slow {
-		return fmt.Errorf("%d lines of the audit wait for this client, which takes them too slowly: %w", backlog,
-			errdefs.ErrResourceExhausted)
-	}
-	return nil
+	return s.end
 }
 
-// tell passes a line to the subscribers. The caller holds l.mu.
+var (
+	errOff  = fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w", errdefs.ErrFailedPrecondition)
+	errSlow = fmt.Errorf("%d lines of the audit wait for this client, which takes them too slowly: %w", backlog,
+		errdefs.ErrResourceExhausted)
+)
+
+// tell passes a line to the subscribers, which only read it. The caller holds l.mu.
 func (l *Log) tell(line []byte) {
 	for s := range l.subscribers {
 		select {
 		case s.lines <- line:
 		default:
-			s.slow = true
-			close(s.lines)
-			delete(l.subscribers, s)
+			l.cutOff(s, errSlow)
 		}
 	}
 }
@@ -95,7 +98,13 @@ func (l *Log) EndSubscriptions() {
 	defer l.mu.Unlock()
 	l.ended = true
 	for s := range l.subscribers {
-		close(s.lines)
-		delete(l.subscribers, s)
+		l.cutOff(s, nil)
 	}
+}
+
+// cutOff ends a subscription. The caller holds l.mu.
+func (l *Log) cutOff(s *subscriber, why error) {
+	s.end = why
+	close(s.lines)
+	delete(l.subscribers, s)
 }

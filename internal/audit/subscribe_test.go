@@ -87,6 +87,15 @@ func TestASubscriptionEnds(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) || len(l.subscribers) != 0 {
 		t.Errorf("%v, %d left", err, len(l.subscribers))
 	}
+	ended = subscribe(t, l, t.Context(), nil)
+	off, err := l.Reopen("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	off()
+	if err := <-ended; !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("turned off: %v", err)
+	}
 	none, err := Open("", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
