@@ -73,7 +73,8 @@ func (l *Log) ending(s *subscriber) error {
 }
 
 var (
-	errOff  = fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w", errdefs.ErrFailedPrecondition)
+	errOff = fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w",
+		errdefs.ErrFailedPrecondition)
 	errSlow = fmt.Errorf("%d lines of the audit wait for this client, which takes them too slowly: %w", backlog,
 		errdefs.ErrResourceExhausted)
 )
