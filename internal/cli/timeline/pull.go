@@ -16,6 +16,11 @@ import (
 // images and makes the pod then; a kubelet pulls them once the pod is there.
 const pauseBefore = 2 * time.Second
 
+// pauseAfter is how long after the end of a pull that began during a start its container may be created. A kubelet
+// creates it at once. What was pulled longer before the creation was for another pod: the container may be a late
+// attempt in a pod that has been there for days.
+const pauseAfter = 10 * time.Second
+
 // pull is when an image was pulled, for a container.
 type pull struct {
 	of, image  string
@@ -51,13 +56,18 @@ func pullsOf(ctx context.Context, conn *connection.Connection, containers []*cri
 }
 
 // pullSteps are the pulls that are a part of a start that began at a time: those that were over before their container
-// was created, and began after the start or right before it. Others were for another pod.
+// was created, and began after the start and ended right before the creation, or ended right before the start. Others
+// were for another pod.
 func pullSteps(pulls []pull, start time.Time) []Step {
+	sandbox := start
 	pulls = slices.Clone(pulls)
 	slices.SortFunc(pulls, func(a, b pull) int { return b.end.Compare(a.end) })
 	var steps []Step
 	for _, p := range pulls {
 		if p.end.After(p.created) || p.begin.Before(start) && start.Sub(p.end) > pauseBefore {
+			continue
+		}
+		if !p.begin.Before(sandbox) && p.created.Sub(p.end) > pauseAfter {
 			continue
 		}
 		if p.begin.Before(start) { // further images were pulled before this one

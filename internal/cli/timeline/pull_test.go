@@ -19,6 +19,7 @@ func TestPullsOfAStartAreItsSteps(t *testing.T) {
 		"berth run pulls before it makes the pod": {[]pull{one("a", -5, -3, 1), one("b", -2.9, -0.1, 1)}, []string{"a", "b"}},
 		"pulled for another pod":                  {[]pull{one("a", -100, -90, 1)}, nil},
 		"pulled again later":                      {[]pull{one("a", 50, 60, 1)}, nil},
+		"pulled long before a late attempt":       {[]pull{one("a", 3600, 3603, 7200)}, nil},
 		"begun before and ended after the start":  {[]pull{one("a", -1, 2, 3)}, []string{"a"}},
 	} {
 		got := map[string]Step{}
