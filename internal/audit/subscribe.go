@@ -3,17 +3,23 @@ package audit
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 )
 
-// backlog is how many lines are kept for a subscriber that has not taken them.
-const backlog = 1024
+// What is kept for a subscriber that has not taken it. Lines alone would be no bound of memory: one with a long command
+// has up to 200 KiB.
+const (
+	backlog      = 1024    // lines
+	backlogBytes = 4 << 20 // of all these lines
+)
 
 // subscriber is somebody who gets lines as they are written.
 type subscriber struct {
-	lines chan []byte // closed when the subscriber is cut off, or the log has ended
-	end   error       // why it was cut off; guarded by Log.mu
+	lines   chan []byte  // closed when the subscriber is cut off, or the log has ended
+	waiting atomic.Int64 // bytes in lines
+	end     error        // why it was cut off; guarded by Log.mu
 }
 
 // Subscribe passes each line that is written from now on, without its end, to a function, until that or ctx ends. No
@@ -31,6 +37,7 @@ func (l *Log) Subscribe(ctx context.Context, take func(line []byte) error) error
 			if !ok {
 				return l.ending(s)
 			}
+			s.waiting.Add(-int64(len(line)))
 			if err := take(line); err != nil {
 				return err
 			}
@@ -75,13 +82,17 @@ func (l *Log) ending(s *subscriber) error {
 var (
 	errOff = fmt.Errorf("audit.file is empty: nothing is written down of who runs what: %w",
 		errdefs.ErrFailedPrecondition)
-	errSlow = fmt.Errorf("%d lines of the audit wait for this client, which takes them too slowly: %w", backlog,
-		errdefs.ErrResourceExhausted)
+	errSlow = fmt.Errorf("%d lines or %d MiB of the audit wait for this client, which takes them too slowly: %w", backlog,
+		backlogBytes>>20, errdefs.ErrResourceExhausted)
 )
 
 // tell passes a line to the subscribers, which only read it. The caller holds l.mu.
 func (l *Log) tell(line []byte) {
 	for s := range l.subscribers {
+		if s.waiting.Add(int64(len(line))) > backlogBytes {
+			l.cutOff(s, errSlow)
+			continue
+		}
 		select {
 		case s.lines <- line:
 		default:

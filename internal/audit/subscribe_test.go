@@ -79,6 +79,45 @@ func TestNoOperationWaitsForASubscriber(t *testing.T) {
 	}
 }
 
+// TestLongLinesOfASubscriberAreBounded: commands of 32 KiB reach the bound of bytes long before that of lines. One that
+// takes its lines gets more than the bound.
+func TestLongLinesOfASubscriberAreBounded(t *testing.T) {
+	l := openTest(t)
+	long := Operation{Kind: Exec, Command: []string{strings.Repeat("x", maxCommand-1)}}
+	taken := make(chan struct{})
+	ended := subscribe(t, l, t.Context(), func([]byte) error {
+		taken <- struct{}{}
+		return nil
+	})
+	const enough = backlogBytes/maxCommand + 2
+	for range 2 * enough {
+		end := l.Begin(t.Context(), long)
+		<-taken
+		end(0, nil)
+		<-taken
+	}
+	for range enough {
+		l.Begin(t.Context(), long)
+	}
+	l.mu.Lock()
+	left := len(l.subscribers)
+	l.mu.Unlock()
+	if left != 0 {
+		t.Error("a subscriber with more than the bound of bytes is still known")
+	}
+	l.EndSubscriptions() // ends one that was not cut off
+	for {
+		select {
+		case <-taken:
+		case err := <-ended:
+			if !errdefs.IsResourceExhausted(err) {
+				t.Error(err)
+			}
+			return
+		}
+	}
+}
+
 func TestASubscriptionEnds(t *testing.T) {
 	l := openTest(t)
 	ctx, cancel := context.WithCancel(t.Context())
