@@ -1,8 +1,15 @@
 package timeline
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
 )
 
 func TestPullsOfAStartAreItsSteps(t *testing.T) {
@@ -35,6 +42,39 @@ func TestPullsOfAStartAreItsSteps(t *testing.T) {
 			if there != wanted || there && (s.Name != "pull i" || !s.Begin.Equal(p.begin) || s.Took != p.end.Sub(p.begin)) {
 				t.Errorf("%s: %s: %+v", name, p.of, s)
 			}
+		}
+	}
+}
+
+// images answers as Berth's service does that knows one image.
+type images struct {
+	berthv1.ImagesClient
+	usage *berthv1.ImageUsage
+}
+
+func (i images) Usage(context.Context, *berthv1.UsageRequest, ...grpc.CallOption) (*berthv1.UsageResponse, error) {
+	return &berthv1.UsageResponse{Images: []*berthv1.ImageUsage{i.usage}}, nil
+}
+
+// TestAnImageOfTwoContainersWasPulledOnce: the time of its pull is not counted twice.
+func TestAnImageOfTwoContainersWasPulledOnce(t *testing.T) {
+	container := func(name string) *cri.ContainerStatus {
+		return &cri.ContainerStatus{Metadata: &cri.ContainerMetadata{Name: name}, Image: &cri.ImageSpec{Image: "i"},
+			ImageId: "sha256:1", CreatedAt: 60e9}
+	}
+	both := []*cri.ContainerStatus{container("a"), container("b")}
+	for _, c := range []struct {
+		took time.Duration
+		want int
+	}{{3 * time.Second, 1}, {0, 0}} { // 0: loaded from an archive
+		conn := &connection.Connection{Pulls: images{usage: &berthv1.ImageUsage{Id: "sha256:1", PulledAt: 50e9,
+			PullTook: int64(c.took)}}}
+		pulls, err := pullsOf(t.Context(), conn, both)
+		if err != nil || len(pulls) != c.want {
+			t.Fatalf("a pull that took %v: %+v, %v", c.took, pulls, err)
+		}
+		if c.want == 1 && (pulls[0].of != "a" || !pulls[0].begin.Equal(time.Unix(47, 0))) {
+			t.Errorf("%+v", pulls[0])
 		}
 	}
 }
