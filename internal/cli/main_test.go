@@ -88,6 +88,7 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"pull", "x", "--platform", "linux/" + runtime.GOARCH}, command.ExitError, "systemctl start berthd"},
 		{[]string{"pull", "x", "--all-platforms"}, command.ExitUsage, "own platform only"},
 		{[]string{"ps", "--address", "/"}, command.ExitError, "is a directory"},
+		{[]string{"inspect", "x", "-o", "name"}, command.ExitUsage, `"name" is for lists`},
 		{[]string{"ps", "-o", "foo"}, command.ExitUsage, "table, name, jsonpath"},
 		{[]string{"pull", "x", "-u", "me"}, command.ExitUsage, "--password-stdin"},
 		{[]string{"inspect", "x", "--type", "node"}, command.ExitUsage, "pod, container and image"},

@@ -9,6 +9,10 @@ import (
 type StructuredFlag struct{ *Format }
 
 func (f *StructuredFlag) Set(text string) error {
+	if text == "name" {
+		return errors.New(`"name" is for lists, such as those of ps and images; ` +
+			"this command takes json, yaml, jsonpath=TEMPLATE and go-template=TEMPLATE")
+	}
 	if format := Format(text); !format.Structured() {
 		return fmt.Errorf("%q is not one of json, yaml, jsonpath=TEMPLATE and go-template=TEMPLATE", text)
 	}
