@@ -67,6 +67,42 @@ func TestTheCommandLineGoesOnAfterANameThatIsNotThere(t *testing.T) {
 	}
 }
 
+// TestTheCommandLineWaitsOnAfterANameThatIsNotThere, and prints the exit codes of the others. Seen to fail where an
+// unknown name ends the command.
+func TestTheCommandLineWaitsOnAfterANameThatIsNotThere(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("exit 7"))
+	code, out, complaints := typed(t, n, "wait", "no-first", c.ID, "no-second")
+	if code != 1 || out != "7\n" || !strings.Contains(complaints, `"no-first"`) ||
+		!strings.Contains(complaints, `"no-second"`) {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+}
+
+// TestTheCommandLineProposesNamesOfImages: each command that takes an image which is there, as rmi does. Seen to fail
+// with the error of the call alone.
+func TestTheCommandLineProposesNamesOfImages(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	nodetest.Pull(t, n, node.Busybox)
+	wrong := strings.Replace(node.Busybox, "busybox", "busyboy", 1)
+	archive := filepath.Join(t.TempDir(), "archive.tar")
+	for _, command := range [][]string{
+		{"rmi", wrong}, {"pin", wrong}, {"unpin", wrong}, {"tag", wrong, "127.0.0.1:1/other:1"}, {"push", wrong},
+		{"save", wrong}, {"save", "-o", archive, node.Busybox, wrong}, {"inspect", wrong},
+	} {
+		code, _, complaints := typed(t, n, command...)
+		if code != 1 || !strings.Contains(complaints, wrong) || !strings.Contains(complaints, "Did you mean") ||
+			!strings.Contains(complaints, node.Busybox) {
+			t.Errorf("%v: exit code %d, %q", command, code, complaints)
+		}
+	}
+	if _, err := os.Stat(archive); !os.IsNotExist(err) {
+		t.Errorf("an archive without one of its images is left: %v", err)
+	}
+}
+
 func TestTheCommandLineListsNamesAndIDs(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)

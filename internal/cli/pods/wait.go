@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/command"
@@ -36,7 +36,8 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 		Args:              command.Arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			list, unknown := findTargets(ctx, a, conn, args, false)
+			list, err := findTargets(ctx, a, conn, args, false)
+			errs := []error{err}
 			var containers []*lookup.Container
 			for _, t := range list {
 				if t.container != nil {
@@ -45,7 +46,8 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 				}
 				own, err := lookup.PodContainers(ctx, conn.Runtime, t.pod)
 				if err != nil {
-					return err
+					errs = append(errs, fmt.Errorf("wait for %s: %w", t, err))
+					continue
 				}
 				for _, c := range own {
 					if c.Annotations[manifest.AnnotationKind] != manifest.KindSidecar {
@@ -54,41 +56,48 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 				}
 			}
 			rows, err := waitFor(ctx, conn, containers)
-			if err != nil {
-				return errors.Join(unknown, err)
-			}
+			errs = append(errs, err)
 			if a.Format.Structured() {
-				return errors.Join(unknown, table.Document(a.Out, a.Format, rows))
+				return errors.Join(append(errs, table.Document(a.Out, a.Format, rows))...)
 			}
 			for _, row := range rows {
 				fmt.Fprintln(a.Out, row.ExitCode)
 			}
-			return unknown
+			return errors.Join(errs...)
 		}),
 	}
 	a.Structured(cmd)
 	return cmd
 }
 
-// waitFor waits for all containers.
+// waitFor waits for all containers. The rows are of those that have ended; the error joins one for each of the others.
 func waitFor(ctx context.Context, conn *connection.Connection, containers []*lookup.Container) ([]endedRow, error) {
-	group, ctx := errgroup.WithContext(ctx)
+	ctx, end := context.WithCancel(ctx)
+	defer end() // the watch listens no longer
 	watch := launch.NewWatch(ctx, conn.Runtime)
-	rows := make([]endedRow, len(containers))
+	rows, errs := make([]*endedRow, len(containers)), make([]error, len(containers))
+	var waits sync.WaitGroup
 	for i, c := range containers {
-		group.Go(func() error {
+		waits.Go(func() {
 			status, err := watch.Exited(ctx, c.Id)
 			if err != nil {
-				return fmt.Errorf("wait for %s: %w", c.ShortName(), err)
+				errs[i] = fmt.Errorf("wait for %s: %w", c.ShortName(), err)
+				return
 			}
 			rows[i] = newEndedRow(c, status)
-			return nil
 		})
 	}
-	return rows, group.Wait()
+	waits.Wait()
+	ended := []endedRow{}
+	for _, row := range rows {
+		if row != nil {
+			ended = append(ended, *row)
+		}
+	}
+	return ended, errors.Join(errs...)
 }
 
-func newEndedRow(c *lookup.Container, status *cri.ContainerStatus) endedRow {
-	return endedRow{ID: c.Id, Container: c.ShortName(), ExitCode: status.GetExitCode(), Reason: status.GetReason(),
+func newEndedRow(c *lookup.Container, status *cri.ContainerStatus) *endedRow {
+	return &endedRow{ID: c.Id, Container: c.ShortName(), ExitCode: status.GetExitCode(), Reason: status.GetReason(),
 		Message: status.GetMessage()}
 }
