@@ -165,6 +165,10 @@ func TestSocketsAreTried(t *testing.T) {
 	if f := look(); f.Level != Poor || !strings.Contains(f.Detail, "gone") {
 		t.Errorf("%+v", f)
 	}
+	path = filepath.Dir(path)
+	if f := look(); f.Level != Poor || !strings.Contains(f.Detail, "is a directory") {
+		t.Errorf("%+v", f)
+	}
 }
 
 func TestAnExaminationLeavesNothingBehind(t *testing.T) {

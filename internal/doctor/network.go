@@ -178,9 +178,17 @@ func checkSocket(ctx context.Context, cfg Config) Finding {
 	case errors.Is(err, syscall.EACCES):
 		return poor("you may not use "+cfg.Socket,
 			"Run berth as root, or as a member of the socket's group (socket_group in the daemon's configuration).")
+	case isDirectory(cfg.Socket): // the kernel refuses the connection, as it does where a daemon is gone
+		return poor(cfg.Socket+" is a directory, and not a socket",
+			"Name the socket in it: berth doctor --address "+filepath.Join(cfg.Socket, "berth.sock"))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return poor(cfg.Socket+" is there, but its daemon is gone",
 			"systemctl start berthd, or run berthd: it takes the socket over.")
 	}
 	return poor(err.Error(), "See what the daemon says: journalctl -u berthd")
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }

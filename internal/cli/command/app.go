@@ -80,6 +80,16 @@ func (a *App) Store(conn *connection.Connection) *poddir.Store {
 	return &poddir.Store{Root: a.DataDir, Address: conn.Address}
 }
 
+// Columns is how many columns the terminal has that an output is; 0: it is none, or does not say.
+func Columns(w io.Writer) int {
+	file, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	columns, _ := streaming.Size(file)
+	return int(columns)
+}
+
 // Colored tells whether an output is a terminal that shows colors, and its user wants them.
 func Colored(w io.Writer) bool {
 	file, ok := w.(*os.File)

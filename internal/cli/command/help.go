@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"berth/internal/cli/table"
 )
 
 // helpWidth is how many columns a help text takes: those of a terminal that nobody has made wider.
@@ -18,24 +20,10 @@ func Help(cmd *cobra.Command) {
 
 // wrap breaks the paragraphs of a text anew. Lines that begin with a space, such as examples, stay as they are.
 func wrap(text string) string {
-	var out, words []string
+	var out, paragraph []string
 	end := func() {
-		line := ""
-		for _, word := range words {
-			switch {
-			case line == "":
-				line = word
-			case len(line)+1+len(word) > helpWidth:
-				out = append(out, line)
-				line = word
-			default:
-				line += " " + word
-			}
-		}
-		if line != "" {
-			out = append(out, line)
-		}
-		words = nil
+		out = append(out, table.Fill(strings.Join(paragraph, " "), helpWidth)...)
+		paragraph = nil
 	}
 	for line := range strings.SplitSeq(text, "\n") {
 		if line == "" || line[0] == ' ' {
@@ -43,7 +31,7 @@ func wrap(text string) string {
 			out = append(out, line)
 			continue
 		}
-		words = append(words, strings.Fields(line)...)
+		paragraph = append(paragraph, line)
 	}
 	end()
 	return strings.Join(out, "\n")

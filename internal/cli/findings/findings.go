@@ -12,6 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
+	"berth/internal/cli/table"
 	"berth/internal/doctor"
 )
 
@@ -61,27 +62,43 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 	return &d
 }
 
-// Print writes a line for each finding, and below it the commands that mend what it is about.
-func Print(out io.Writer, colored bool, findings []doctor.Finding) error {
+// leastText is how many columns the text of a finding has at least. A narrower terminal breaks the lines itself.
+const leastText = 30
+
+// Print writes a line for each finding, and below it the commands that mend what it is about. Lines are broken between
+// words where they are longer than so many columns; 0 breaks none, so that programs find a finding in one line.
+func Print(out io.Writer, columns int, colored bool, findings []doctor.Finding) error {
 	marks := map[doctor.Level]string{doctor.Good: "ok  ", doctor.Poor: "warn", doctor.Bad: "FAIL"}
 	tints := map[doctor.Level]int{doctor.Good: 32, doctor.Poor: 33, doctor.Bad: 31}
 	width := 0
 	for _, f := range findings {
 		width = max(width, len(f.Subject))
 	}
+	margin := strings.Repeat(" ", len("warn  ")+width+len("  "))
 	for _, f := range findings {
 		mark := marks[f.Level]
 		if colored {
 			mark = fmt.Sprintf("\x1b[%dm%s\x1b[0m", tints[f.Level], mark)
 		}
-		if _, err := fmt.Fprintf(out, "%s  %-*s  %s\n", mark, width, f.Subject, f.Detail); err != nil {
+		detail := fill(f.Detail, columns, margin)
+		if _, err := fmt.Fprintf(out, "%s  %-*s  %s\n", mark, width, f.Subject, detail); err != nil {
 			return err
 		}
 		for line := range strings.Lines(f.Advice) {
-			if _, err := fmt.Fprintf(out, "      %-*s  -> %s\n", width, "", strings.TrimSuffix(line, "\n")); err != nil {
+			const arrow = "-> "
+			advice := fill(strings.TrimSuffix(line, "\n"), columns, margin+strings.Repeat(" ", len(arrow)))
+			if _, err := fmt.Fprintf(out, "%s%s%s\n", margin, arrow, advice); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// fill breaks a text that begins behind a margin, and has the margin before each further line.
+func fill(text string, columns int, margin string) string {
+	if columns == 0 {
+		return text
+	}
+	return strings.Join(table.Fill(text, max(columns-len(margin), leastText)), "\n"+margin)
 }

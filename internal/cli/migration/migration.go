@@ -46,6 +46,7 @@ type Migration struct {
 
 	Out     io.Writer
 	Colored bool // Out takes the colours of a terminal
+	Columns int  // of the terminal that Out is; 0: it is none
 }
 
 // Run translates, writes, imports, checks, and says what is to be done next; or it puts back what was written. bad says
@@ -347,7 +348,7 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 			bad = bad || f.Level == doctor.Bad
 		}
 	}
-	if err := findings.Print(m.Out, m.Colored, worth); err != nil {
+	if err := findings.Print(m.Out, m.Columns, m.Colored, worth); err != nil {
 		return true
 	}
 	return bad

@@ -48,7 +48,7 @@ The exit code is 1 if pods cannot run.`,
 				if err := table.Document(a.Out, a.Format, found); err != nil {
 					return err
 				}
-			} else if err := findings.Print(a.Out, command.Colored(a.Out), found); err != nil {
+			} else if err := findings.Print(a.Out, command.Columns(a.Out), command.Colored(a.Out), found); err != nil {
 				return err
 			}
 			if failed {

@@ -89,7 +89,7 @@ func runMigration(a *command.App, cmd *cobra.Command, m *migration.Migration) er
 	if cmd.Flags().Changed("address") || os.Getenv("BERTH_ADDRESS") != "" {
 		m.Address = a.Address
 	}
-	m.Out, m.Colored = a.Out, command.Colored(a.Out)
+	m.Out, m.Columns, m.Colored = a.Out, command.Columns(a.Out), command.Colored(a.Out)
 	bad, err := m.Run(cmd.Context())
 	if err == nil && bad {
 		return &streaming.ExitError{Code: command.ExitError}
