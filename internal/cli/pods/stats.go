@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +31,8 @@ func statsCommand(a *command.App) *cobra.Command {
 		Aliases: []string{"top"},
 		Short:   "Show what pods and containers use",
 		Long: `Show how much CPU, memory, disk and network pods and their containers use. On a terminal, the table is updated
-until Ctrl-C; otherwise it is shown once.`,
+until Ctrl-C; otherwise it is shown once. CPU% is 100 for one CPU. LIM% is the share of the limit of CPU or memory that
+is used. A terminal that is too narrow shows the beginnings and the ends of long names.`,
 		ValidArgsFunction: a.Complete(0, command.PodNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval < 100*time.Millisecond {
@@ -86,7 +89,7 @@ func statsOnce(ctx context.Context, a *command.App, conn *connection.Connection,
 			return err
 		}
 	}
-	return printUsage(a.Out, a.Format, sorted(rows, by))
+	return printUsage(a.Out, a.Format, command.Columns(a.Out), sorted(rows, by))
 }
 
 // statsLive updates a table on a terminal. What has no room there is left out: else the lines that matter most, which
@@ -104,10 +107,10 @@ func statsLive(ctx context.Context, a *command.App, conn *connection.Connection,
 			return err
 		}
 		var screen bytes.Buffer
-		if err := printUsage(&screen, a.Format, sorted(rows, by)); err != nil {
+		columns, lines := streaming.Size(terminal)
+		if err := printUsage(&screen, a.Format, int(columns), sorted(rows, by)); err != nil {
 			return err
 		}
-		columns, lines := streaming.Size(terminal)
 		const clear = "\x1b[H\x1b[2J" // home, clear
 		if _, err := io.WriteString(terminal, clear+table.Fit(screen.String(), int(columns), int(lines))); err != nil {
 			return err
@@ -148,36 +151,61 @@ func sorted(rows []usage.Row, by string) []usage.Row {
 	return usage.Sort(rows, of)
 }
 
-func printUsage(w io.Writer, format table.Format, rows []usage.Row) error {
+// leastName is how many characters of a name are shown on the narrowest terminal.
+const leastName = 12
+
+// printUsage prints a table that fits so many columns, for which the middle of long names is left out; 0: names are
+// shown whole.
+func printUsage(w io.Writer, format table.Format, columns int, rows []usage.Row) error {
+	if format != table.Table || columns == 0 {
+		return table.PrintDense(w, format, rows, usageColumns(math.MaxInt))
+	}
+	var whole bytes.Buffer
+	if err := table.PrintDense(&whole, format, rows, usageColumns(math.MaxInt)); err != nil {
+		return err
+	}
+	name, line := 0, 0
+	for _, row := range rows {
+		name = max(name, utf8.RuneCountInString(row.Display))
+	}
+	for text := range strings.Lines(whole.String()) {
+		line = max(line, utf8.RuneCountInString(strings.TrimSuffix(text, "\n")))
+	}
+	return table.PrintDense(w, format, rows, usageColumns(max(leastName, name-max(0, line-columns))))
+}
+
+// usageColumns are the columns of a table, which together with a name of 22 characters fit into 80. Sizes are quantities
+// of Kubernetes.
+func usageColumns(name int) []table.Column[usage.Row] {
 	size := func(n *uint64) string {
 		if n == nil {
 			return "-"
 		}
-		return table.Bytes(*n)
+		return strings.TrimSuffix(table.Bytes(*n), "B")
 	}
 	percent := func(share *float64) string {
 		if share == nil {
 			return "-"
 		}
-		return fmt.Sprintf("%.0f%%", *share)
+		return fmt.Sprintf("%.0f", *share)
 	}
-	return table.Print(w, format, rows, []table.Column[usage.Row]{
-		{Title: "POD/CONTAINER", Value: func(r usage.Row) string { return r.Display }},
-		{Title: "CPU %", Value: func(r usage.Row) string {
+	return []table.Column[usage.Row]{
+		{Title: "POD/CONTAINER", Value: func(r usage.Row) string { return table.Shorten(r.Display, name) }},
+		{Title: "CPU%", Value: func(r usage.Row) string {
 			if r.CPU == nil {
 				return "-"
 			}
 			return fmt.Sprintf("%.1f", *r.CPU*100)
 		}},
-		{Title: "OF LIMIT", Value: func(r usage.Row) string { return percent(usage.Of(r.CPU, r.CPULimit)) }},
+		{Title: "LIM%", Value: func(r usage.Row) string { return percent(usage.Of(r.CPU, r.CPULimit)) }},
 		{Title: "MEMORY", Value: func(r usage.Row) string { return size(r.Memory) }},
-		{Title: "OF LIMIT", Value: func(r usage.Row) string {
+		{Title: "LIM%", Value: func(r usage.Row) string {
 			return percent(usage.Of(usage.Floating(r.Memory), usage.Floating(r.MemoryLimit)))
 		}},
 		{Title: "DISK", Value: func(r usage.Row) string { return size(r.Disk) }},
 		{Title: "NET IN", Value: func(r usage.Row) string { return size(r.Received) }},
 		{Title: "NET OUT", Value: func(r usage.Row) string { return size(r.Sent) }},
-		{Title: "PROCESSES", Value: func(r usage.Row) string {
+		{Title: "PIDS", Value: func(r usage.Row) string {
 			if r.Processes == nil {
 				return "-"
 			}
@@ -185,5 +213,5 @@ func printUsage(w io.Writer, format table.Format, rows []usage.Row) error {
 		}},
 		{Title: "RSS", Wide: true, Value: func(r usage.Row) string { return size(r.RSS) }},
 		{Title: "ID", Wide: true, Value: func(r usage.Row) string { return table.ShortID(r.ID) }},
-	})
+	}
 }

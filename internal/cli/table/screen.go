@@ -23,3 +23,14 @@ func Fit(text string, columns, rows int) string {
 	}
 	return b.String()
 }
+
+// Shorten cuts the middle out of a text that has more than so many characters: the beginnings and the ends of names of
+// pods tell them apart.
+func Shorten(text string, characters int) string {
+	runes := []rune(text)
+	if len(runes) <= characters {
+		return text
+	}
+	end := (characters - 1) / 2
+	return string(runes[:characters-1-end]) + "…" + string(runes[len(runes)-end:])
+}

@@ -76,17 +76,28 @@ type Column[T any] struct {
 
 // Print writes rows. As JSON and YAML they are a list of T, which is never null.
 func Print[T any](w io.Writer, format Format, rows []T, columns []Column[T]) error {
-	return write(w, format, rows, columns, true)
+	return write(w, format, rows, columns, true, gap)
 }
 
-func write[T any](w io.Writer, format Format, rows []T, columns []Column[T], headers bool) error {
+// PrintDense is Print with less space between columns, for tables of many numbers.
+func PrintDense[T any](w io.Writer, format Format, rows []T, columns []Column[T]) error {
+	return write(w, format, rows, columns, true, denseGap)
+}
+
+// The spaces between two columns.
+const (
+	gap      = 3
+	denseGap = 2
+)
+
+func write[T any](w io.Writer, format Format, rows []T, columns []Column[T], headers bool, gap int) error {
 	if format.Structured() {
 		if rows == nil {
 			rows = []T{}
 		}
 		return Document(w, format, rows)
 	}
-	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	tw := tabwriter.NewWriter(w, 0, 8, gap, ' ', 0)
 	var cells []string
 	for _, column := range columns {
 		if !column.Wide || format == Wide {

@@ -53,7 +53,7 @@ func (l List[T]) Print(w io.Writer, format Format, view View, rows []T) error {
 		slices.SortStableFunc(rows, by.compare)
 	}
 	if !view.Names && !view.Quiet {
-		return write(w, format, rows, l.Columns, !view.NoHeaders)
+		return write(w, format, rows, l.Columns, !view.NoHeaders, gap)
 	}
 	value := l.Name
 	if view.Quiet && l.ID != nil {
