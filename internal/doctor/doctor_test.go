@@ -65,38 +65,58 @@ func TestDisksAreJudged(t *testing.T) {
 	}
 }
 
-func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
-	dir := t.TempDir()
-	if file, _, err := cniPlugins(filepath.Join(dir, "none"), ""); file != "" || err != nil {
-		t.Errorf("no directory: %q, %v", file, err)
-	}
-	for name, content := range map[string]string{
-		"10-a.conflist": `{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}`,
-		"20-b.conf":     `{"type": "other"}`, "00-readme.txt": "no",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+// TestCNIIsJudgedByTheFileThatTheDaemonTakes: the first that can be used. Seen to fail where the first file is the only
+// one that is looked at, and where those without a name or with a missing plugin are taken.
+func TestCNIIsJudgedByTheFileThatTheDaemonTakes(t *testing.T) {
+	bin := t.TempDir()
+	for _, plugin := range []string{"bridge", "host-local"} {
+		if err := os.WriteFile(filepath.Join(bin, plugin), nil, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	file, plugins, err := cniPlugins(dir, "")
-	if err != nil || filepath.Base(file) != "10-a.conflist" ||
-		!slices.Equal(plugins, []string{"bridge", "host-local", "portmap"}) {
-		t.Fatalf("%s %v %v", file, plugins, err)
+	const usable = `{"name": "a", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}]}`
+	for name, c := range map[string]struct {
+		files  map[string]string
+		level  Level
+		detail string
+	}{
+		"a list": {map[string]string{"00-readme.txt": "no", "10.conflist": usable, "20.conf": "{"}, Good,
+			"10.conflist: bridge, host-local"},
+		"a plugin":        {map[string]string{"10.conf": `{"name": "a", "type": "bridge"}`}, Good, "10.conf: bridge"},
+		"a broken first":  {map[string]string{"05.conf": "{", "10.conflist": usable}, Poor, "05.conf: unexpected end"},
+		"without a name":  {map[string]string{"05.conf": `{"type": "bridge"}`, "10.conflist": usable}, Poor, "no name"},
+		"without plugins": {map[string]string{"05.conflist": `{"name": "b"}`, "10.conflist": usable}, Poor, "no plugins"},
+		"without a type": {map[string]string{"05.conf": `{"name": "b"}`, "10.conflist": usable}, Poor,
+			"a plugin has no type"},
+		"a missing plugin": {map[string]string{"05.conf": `{"name": "b", "type": "x"}`, "10.conflist": usable}, Poor,
+			"05.conf: there is no plugin x"},
+		"a missing address plugin": {map[string]string{
+			"05.conf": `{"name": "b", "type": "bridge", "ipam": {"type": "x"}}`, "10.conflist": usable}, Bad,
+			"05.conf, but there is no plugin x"},
+		"only broken ones": {map[string]string{"05.conf": "{", "10.conf": "["}, Bad, "no CNI configuration can be used"},
+	} {
+		dir := t.TempDir()
+		for file, content := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := checkNetwork(t.Context(), Config{CNI: CNI{CNIConfDir: dir, CNIBinDirs: []string{bin}}})
+		if f.Level != c.level || !strings.Contains(f.Detail, c.detail) || (f.Advice == "") != (c.level == Good) {
+			t.Errorf("%s: %+v", name, f)
+		}
+		if c.level == Poor && !strings.Contains(f.Detail, "10.conflist: bridge") {
+			t.Errorf("%s: the file that is taken is not named: %+v", name, f)
+		}
 	}
-	if f := judgeCNI(file, plugins, cniBinDirs, func(p string) bool { return p != "portmap" }); f.Level != Bad ||
-		!strings.Contains(f.Detail, "portmap") {
-		t.Errorf("%+v", f)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "05-c.conf"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if f := checkNetwork(context.Background(), Config{CNI: CNI{CNIConfDir: dir}}); f.Level != Bad || f.Advice == "" {
-		t.Errorf("%+v", f)
+	none := filepath.Join(bin, "none")
+	if choice, err := chooseCNI(none, "", nil); choice.file != "" || len(choice.broken) > 0 || err != nil {
+		t.Errorf("no directory: %+v, %v", choice, err)
 	}
 }
 
 // TestCNIIsJudgedAsTheDaemonIsConfigured: by its directories of plugins, its network and whether it has a bridge of its
-// own. Seen to fail where the default directories are looked into, and where the first file is taken.
+// own. Seen to fail where the default directories are looked into, and where the network is not looked at.
 func TestCNIIsJudgedAsTheDaemonIsConfigured(t *testing.T) {
 	conf, bin, empty := t.TempDir(), t.TempDir(), t.TempDir()
 	for path, content := range map[string]string{
@@ -113,7 +133,7 @@ func TestCNIIsJudgedAsTheDaemonIsConfigured(t *testing.T) {
 		level  Level
 		detail string
 	}{
-		"the first":        {CNI{CNIConfDir: conf, CNIBinDirs: []string{bin}}, Bad, "no plugin not-installed"},
+		"the first":        {CNI{CNIConfDir: conf, CNIBinDirs: []string{bin}}, Poor, "no plugin not-installed"},
 		"a network":        {CNI{CNIConfDir: conf, CNIBinDirs: []string{bin}, CNINetwork: "b"}, Good, "20-b.conflist"},
 		"by default":       {CNI{CNIConfDir: conf, CNINetwork: "b"}, Bad, "no plugin of-this-node"},
 		"another network":  {CNI{CNIConfDir: conf, CNINetwork: "c"}, Bad, `cni_network is "c"`},
@@ -131,18 +151,19 @@ func TestCNIIsJudgedAsTheDaemonIsConfigured(t *testing.T) {
 // TestPluginsThatOtherPluginsRunAreLookedFor: Flannel's file does not name those that it needs.
 func TestPluginsThatOtherPluginsRunAreLookedFor(t *testing.T) {
 	for content, want := range map[string][]string{
-		`{"plugins": [{"type": "flannel", "delegate": {"isDefaultGateway": true}}, {"type": "portmap"}]}`: {
+		`{"name": "n", "plugins": [{"type": "flannel", "delegate": {"isDefaultGateway": true}}, {"type": "portmap"}]}`: {
 			"flannel", "bridge", "host-local", "portmap",
 		},
-		`{"type": "flannel", "delegate": {"type": "ptp"}}`: {"flannel", "ptp", "host-local"},
-		`{"type": "macvlan", "ipam": {"type": "dhcp"}}`:    {"macvlan", "dhcp"},
+		`{"name": "n", "type": "flannel", "delegate": {"type": "ptp"}}`: {"flannel", "ptp", "host-local"},
+		`{"name": "n", "type": "macvlan", "ipam": {"type": "dhcp"}}`:    {"macvlan", "dhcp"},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "a.conf"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, plugins, err := cniPlugins(dir, ""); err != nil || !slices.Equal(plugins, want) {
-			t.Errorf("%s: %v, not %v: %v", content, plugins, want, err)
+		choice, err := chooseCNI(dir, "", func(string) bool { return true })
+		if err != nil || !slices.Equal(choice.plugins, want) {
+			t.Errorf("%s: %+v, not %v: %v", content, choice, want, err)
 		}
 	}
 }

@@ -27,19 +27,20 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 	if len(dirs) == 0 {
 		dirs = cniBinDirs
 	}
-	file, plugins, err := cniPlugins(cfg.CNIConfDir, cfg.CNINetwork)
-	if err != nil {
-		return bad(err.Error(), "Mend or remove the file. Without any in "+cfg.CNIConfDir+" Berth uses its own bridge.")
-	}
-	if file != "" {
-		return judgeCNI(file, plugins, dirs, func(plugin string) bool {
-			for _, dir := range dirs {
-				if info, err := os.Stat(filepath.Join(dir, plugin)); err == nil && info.Mode()&0o111 != 0 {
-					return true
-				}
+	installed := func(plugin string) bool {
+		for _, dir := range dirs {
+			if info, err := os.Stat(filepath.Join(dir, plugin)); err == nil && info.Mode()&0o111 != 0 {
+				return true
 			}
-			return false
-		})
+		}
+		return false
+	}
+	choice, err := chooseCNI(cfg.CNIConfDir, cfg.CNINetwork, installed)
+	if err != nil {
+		return bad(err.Error(), "See who may read it: ls -ld "+cfg.CNIConfDir)
+	}
+	if choice.file != "" || len(choice.broken) > 0 {
+		return judgeCNI(choice, cfg, dirs, installed)
 	}
 	if cfg.CNINetwork != "" {
 		return bad(fmt.Sprintf("network.cni_network is %q, and no file in %s has a network of this name",
@@ -64,29 +65,53 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 	return good("the built-in bridge; nftables answers")
 }
 
-func judgeCNI(file string, plugins, dirs []string, installed func(string) bool) Finding {
+// judgeCNI judges a choice that has a file, broken ones before it, or both.
+func judgeCNI(choice cniChoice, cfg Config, dirs []string, installed func(string) bool) Finding {
+	install := "Install what is missing into " + strings.Join(dirs, " or ") +
+		" (Debian: apt-get install containernetworking-plugins)."
+	broken := strings.Join(choice.broken, "; ")
+	mend := "Mend or remove the file, and see whether it is good: berthd config check\n" + install
+	if choice.file == "" {
+		what := "no CNI configuration can be used: "
+		if cfg.CNINetwork != "" {
+			what = fmt.Sprintf("no CNI configuration that can be used has the network %q of network.cni_network: ", cfg.CNINetwork)
+		}
+		return bad(what+broken,
+			mend+"\nWithout any file in "+cfg.CNIConfDir+" Berth uses its own bridge.")
+	}
 	var missing []string
-	for _, plugin := range plugins {
+	for _, plugin := range choice.plugins {
 		if !installed(plugin) {
 			missing = append(missing, plugin)
 		}
 	}
 	if len(missing) > 0 {
-		return bad(fmt.Sprintf("CNI by %s, but there is no plugin %s", file, strings.Join(missing, ", ")),
-			"Install them into "+strings.Join(dirs, " or ")+" (Debian: apt-get install containernetworking-plugins).")
+		return bad(fmt.Sprintf("CNI by %s, but there is no plugin %s", choice.file, strings.Join(missing, ", ")), install)
 	}
-	return good(fmt.Sprintf("CNI by %s: %s", file, strings.Join(plugins, ", ")))
+	detail := fmt.Sprintf("CNI by %s: %s", choice.file, strings.Join(choice.plugins, ", "))
+	if broken != "" {
+		return poor(detail+"; berthd passes over "+broken, mend)
+	}
+	return good(detail)
 }
 
-// cniPlugins reads the first configuration of the directory, by name, as CNI does; of those of a network where one is
-// named. file is empty where there is none.
-func cniPlugins(dir, network string) (file string, plugins []string, err error) {
+// cniChoice is the configuration that the daemon takes of a directory.
+type cniChoice struct {
+	file    string   // empty: there is none that can be used
+	plugins []string // the programs that it needs
+	broken  []string // files before it that cannot be used, with the reasons
+}
+
+// chooseCNI chooses as the daemon does: the first file, by name, that can be used; of those of a network where one is
+// named.
+func chooseCNI(dir, network string, installed func(string) bool) (cniChoice, error) {
+	var choice cniChoice
 	entries, err := os.ReadDir(dir) // sorted by name
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, nil
+		return choice, nil
 	}
 	if err != nil {
-		return "", nil, err
+		return choice, err
 	}
 	for _, entry := range entries {
 		switch filepath.Ext(entry.Name()) {
@@ -94,28 +119,70 @@ func cniPlugins(dir, network string) (file string, plugins []string, err error) 
 		default:
 			continue
 		}
-		file = filepath.Join(dir, entry.Name())
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return "", nil, err
-		}
-		var list struct {
-			Name string `json:"name"`
-			cniPlugin
-			Plugins []cniPlugin `json:"plugins"`
-		}
-		if err := json.Unmarshal(data, &list); err != nil {
-			return "", nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if network != "" && list.Name != network {
+		if entry.IsDir() {
 			continue
 		}
-		for _, plugin := range append([]cniPlugin{list.cniPlugin}, list.Plugins...) {
-			plugins = append(plugins, plugin.programs()...)
+		file := filepath.Join(dir, entry.Name())
+		list, err := readCNI(file)
+		if err == nil && network != "" && list.Name != network {
+			continue
 		}
-		return file, plugins, nil
+		if err == nil {
+			err = list.check(installed)
+		}
+		if err != nil {
+			choice.broken = append(choice.broken, fmt.Sprintf("%s: %v", file, strings.TrimPrefix(err.Error(), "open "+file+": ")))
+			continue
+		}
+		choice.file = file
+		for _, plugin := range list.Plugins {
+			choice.plugins = append(choice.plugins, plugin.programs()...)
+		}
+		break
 	}
-	return "", nil, nil
+	return choice, nil
+}
+
+// cniList is the configuration of a network.
+type cniList struct {
+	Name    string      `json:"name"`
+	Plugins []cniPlugin `json:"plugins"`
+}
+
+// readCNI reads a list of plugins, or a file that holds one plugin.
+func readCNI(file string) (*cniList, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var list cniList
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, err
+	}
+	if filepath.Ext(file) != ".conflist" && list.Plugins == nil {
+		list.Plugins = make([]cniPlugin, 1)
+		return &list, json.Unmarshal(data, &list.Plugins[0])
+	}
+	return &list, nil
+}
+
+// check says why the daemon passes a network over. It does not know the plugins that other plugins run.
+func (l *cniList) check(installed func(string) bool) error {
+	if l.Name == "" {
+		return errors.New("the network has no name")
+	}
+	if len(l.Plugins) == 0 {
+		return errors.New("the network has no plugins")
+	}
+	for _, plugin := range l.Plugins {
+		switch {
+		case plugin.Type == "":
+			return errors.New("a plugin has no type")
+		case !installed(plugin.Type):
+			return fmt.Errorf("there is no plugin %s", plugin.Type)
+		}
+	}
+	return nil
 }
 
 // cniPlugin is one plugin's configuration.

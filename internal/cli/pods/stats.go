@@ -174,8 +174,8 @@ func printUsage(w io.Writer, format table.Format, columns int, rows []usage.Row)
 	return table.PrintDense(w, format, rows, usageColumns(max(leastName, name-max(0, line-columns))))
 }
 
-// usageColumns are the columns of a table, which together with a name of 22 characters fit into 80. Sizes are quantities
-// of Kubernetes.
+// usageColumns are the columns of a table, which fit into 80 characters together with a name of 22. Sizes are
+// quantities of Kubernetes.
 func usageColumns(name int) []table.Column[usage.Row] {
 	size := func(n *uint64) string {
 		if n == nil {
