@@ -22,7 +22,7 @@ func checkCgroups(context.Context, Config) Finding {
 		return info.FSType != "cgroup" && info.FSType != "cgroup2", false
 	})
 	if err != nil {
-		return bad(err.Error(), "")
+		return bad(err.Error(), procAdvice)
 	}
 	var v1, v2 []string
 	for _, info := range infos {
@@ -43,7 +43,8 @@ func checkCgroups(context.Context, Config) Finding {
 // judgeCgroups looks at the controllers of v1 (mount options among them) and of v2. Where v2 has any,
 // it is what counts.
 func judgeCgroups(mounted bool, v1, v2 []string) Finding {
-	const how = "On cgroup v2: boot without cgroup_disable=… and systemd.unified_cgroup_hierarchy=0. " +
+	const how = "See which controllers the kernel has, and which are off: cat /proc/cgroups /proc/cmdline\n" +
+		"On cgroup v2: boot without cgroup_disable=… and systemd.unified_cgroup_hierarchy=0. " +
 		"On v1: mount them below /sys/fs/cgroup."
 	if !mounted {
 		return bad("nothing is mounted", "Mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup")

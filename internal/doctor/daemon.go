@@ -212,7 +212,7 @@ func checkStateDisk(_ context.Context, cfg Config) Finding {
 	dir := existing(cfg.State)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return bad(fmt.Sprintf("%s: %v", dir, err), "")
+		return bad(fmt.Sprintf("%s: %v", dir, err), diskAdvice(dir))
 	}
 	return judgeStateDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
 }

@@ -90,7 +90,7 @@ func (u *Unsynced) synced() string {
 	if u.Synced.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf(", synced %s ago", max(0, time.Since(u.Synced)).Round(time.Second))
+	return fmt.Sprintf(", last synced %s ago", max(0, time.Since(u.Synced)).Round(time.Second))
 }
 
 // slowSync is how long a disk may take before that is worth a word.
@@ -102,20 +102,20 @@ func checkSync(_ context.Context, cfg Config) Finding {
 		return good("not checked: berthd does not answer")
 	}
 	u := *cfg.Daemon.Unsynced
-	detail := fmt.Sprintf("%d layers of images are not known to be on disk", u.Layers)
+	detail := fmt.Sprintf("%d layers of images are not known to be on disk%s", u.Layers, u.synced())
 	switch {
 	case u.Failure != "":
 		return poor(detail+": "+u.Failure,
 			"Their images must be pulled again after a reboot. berthd tries again every 30 seconds.\n"+
 				"Look for errors of the disk: dmesg --level=err,warn")
 	case u.Layers == 0:
-		return good("all layers of images" + u.synced())
+		return good("all layers of images are on disk" + u.synced())
 	case !u.Since.IsZero() && time.Since(u.Since) > slowSync:
 		return poor(fmt.Sprintf("%s; a sync was asked for %s ago", detail, time.Since(u.Since).Round(time.Second)),
 			"The disk is slow or hangs. Images that are not on disk must be pulled again after a failure of power.\n"+
 				"Look at what writes to it: cat /proc/pressure/io")
 	}
-	return good(detail + " yet: a sync is under way")
+	return good(detail + ": a sync is under way")
 }
 
 // What is left of a disk when it gets tight. A kubelet evicts pods below 10 % by default.
@@ -129,7 +129,7 @@ func checkDisk(_ context.Context, cfg Config) Finding {
 	dir := existing(cfg.Root)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return bad(fmt.Sprintf("%s: %v", dir, err), "")
+		return bad(fmt.Sprintf("%s: %v", dir, err), diskAdvice(dir))
 	}
 	return judgeDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
 }

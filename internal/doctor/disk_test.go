@@ -14,8 +14,10 @@ func TestImagesThatAreNotOnDisk(t *testing.T) {
 	}{
 		{nil, Good, "not checked"},
 		{&Unsynced{}, Good, "all layers"},
-		{&Unsynced{Synced: time.Now().Add(-time.Hour)}, Good, "all layers of images, synced 1h0m0s ago"},
-		{&Unsynced{Layers: 2, Since: time.Now()}, Good, "2 layers of images are not known to be on disk yet"},
+		{&Unsynced{Synced: time.Now().Add(-time.Hour)}, Good, "all layers of images are on disk, last synced 1h0m0s ago"},
+		{&Unsynced{Layers: 2, Since: time.Now()}, Good, "2 layers of images are not known to be on disk: a sync"},
+		{&Unsynced{Layers: 2, Failure: "input/output error", Synced: time.Now().Add(-time.Hour)}, Poor,
+			"on disk, last synced 1h0m0s ago: input/output error"},
 		{&Unsynced{Layers: 2, Since: time.Now().Add(-time.Hour)}, Poor, "a sync was asked for 1h0m0s ago"},
 		{&Unsynced{Layers: 2, Failure: "input/output error"}, Poor, "on disk: input/output error"},
 	} {

@@ -91,6 +91,14 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 	return findings
 }
 
+// procAdvice is for what /proc should say and does not.
+const procAdvice = "See how /proc is mounted: findmnt /proc. A container that hides parts of it is no place for berthd."
+
+// diskAdvice is for a directory whose file system does not answer.
+func diskAdvice(dir string) string {
+	return "See what file system it is on: findmnt -T " + dir + "\nLook for errors of the disk: dmesg --level=err,warn"
+}
+
 func isRoot() bool { return os.Geteuid() == 0 }
 
 // checkUser says whether this command may try things out, and what the daemon started like it could not do.
@@ -100,7 +108,7 @@ func checkUser(context.Context, Config) Finding {
 	}
 	have, err := effectiveCapabilities()
 	if err != nil {
-		return poor(err.Error(), "")
+		return poor(err.Error(), procAdvice)
 	}
 	var lacking, vital string
 	for _, c := range []struct {
@@ -142,7 +150,8 @@ func checkNamespaces(context.Context, Config) Finding {
 	}
 	if missing != "" {
 		return bad("the kernel lacks namespaces:"+missing,
-			"Use a kernel with CONFIG_NAMESPACES and all kinds of them, as distributions build it.")
+			"See what the kernel was built with: grep _NS= /boot/config-$(uname -r)\n"+
+				"Use a kernel with CONFIG_NAMESPACES and all kinds of them, as distributions build it: "+installKernel)
 	}
 	return good("net, ipc, uts, pid, mnt, cgroup, user")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,9 @@ var (
 	oldestKernel = version{5, 9}
 	exitOfOrphan = version{6, 15}
 )
+
+// installKernel are the commands that install the newest kernel of a distribution.
+const installKernel = "apt-get install linux-image-" + runtime.GOARCH + " (Debian), dnf upgrade kernel (Fedora)"
 
 type version struct{ major, minor int }
 
@@ -37,7 +41,7 @@ func parseVersion(release string) (version, error) {
 func checkKernel(context.Context, Config) Finding {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return bad(err.Error(), "")
+		return bad(err.Error(), "See whether the kernel tells its version: uname -r")
 	}
 	release := unix.ByteSliceToString(name.Release[:])
 	return judgeKernel(release)
@@ -47,13 +51,14 @@ func judgeKernel(release string) Finding {
 	v, err := parseVersion(release)
 	switch {
 	case err != nil:
-		return poor(err.Error(), "")
+		return poor(err.Error(), "See whether it is "+oldestKernel.String()+" or newer: uname -r")
 	case v.before(oldestKernel):
 		return bad(release, "Berth needs Linux "+oldestKernel.String()+" or newer. Install a newer one and reboot: "+
-			"apt-get install linux-image-amd64 (Debian), dnf upgrade kernel (Fedora)")
+			installKernel)
 	case v.before(exitOfOrphan):
 		return poor(release, fmt.Sprintf("From Linux %s on, exit codes survive a kill of berth-keeper; "+
-			"here such containers report 255 (KeeperLost).", exitOfOrphan))
+			"here such containers report 255 (KeeperLost).\nA newer kernel and a reboot change this: %s", exitOfOrphan,
+			installKernel))
 	}
 	return good(release)
 }
@@ -75,7 +80,9 @@ func checkSeccomp(context.Context, Config) Finding {
 	data, err := os.ReadFile("/proc/sys/kernel/seccomp/actions_avail")
 	if err != nil {
 		return bad("the kernel has no seccomp filters",
-			"Use a kernel with CONFIG_SECCOMP_FILTER. Until then only containers with seccomp Unconfined run.")
+			"Until it has them only containers with seccomp Unconfined run.\n"+
+				"See what the kernel was built with: grep SECCOMP /boot/config-$(uname -r)\n"+
+				"Use a kernel with CONFIG_SECCOMP_FILTER, as distributions build it: "+installKernel)
 	}
 	return good(strings.TrimSpace(string(data)))
 }

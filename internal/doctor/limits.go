@@ -65,7 +65,7 @@ func checkProcesses(context.Context, Config) Finding {
 func checkFiles(context.Context, Config) Finding {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return poor(err.Error(), "")
+		return poor(err.Error(), "See what the shell says: ulimit -Hn")
 	}
 	detail := fmt.Sprintf("%d open files a process", limit.Max)
 	if limit.Max < wantFiles {

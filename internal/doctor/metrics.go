@@ -27,9 +27,9 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 	const (
 		effect = "its container metrics (/metrics/cadvisor, the summary API) have no names of Berth's pods, " +
 			"and no pod network"
-		restart = "Then restart the kubelet: it looks once."
+		restart = "Then restart the kubelet, which looks once: systemctl restart kubelet"
 	)
-	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration and restart berthd,\n"+
+	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration, and then: systemctl restart berthd\n"+
 		"or start the kubelet with --containerd=%s.\n%s", socket, cfg.Socket, restart)
 	lacks := func(advice, format string, args ...any) Finding {
 		return poor("a kubelet's cAdvisor "+fmt.Sprintf(format, args...)+": "+effect, advice)
@@ -43,7 +43,7 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 	case err != nil:
 		return lacks(advice, "looks for containerd at %s, which does not answer (%v)", socket, err)
 	case !strings.Contains(version, "+berth."):
-		return lacks("Stop and disable containerd if nothing needs it, and set containerd_address,\n"+
+		return lacks("If nothing needs containerd: systemctl disable --now containerd, and set containerd_address,\n"+
 			"or start the kubelet with --containerd="+cfg.Socket+".\n"+restart,
 			"asks containerd %s at %s and not Berth", version, socket)
 	}

@@ -74,7 +74,8 @@ func judgeCNI(choice cniChoice, cfg Config, dirs []string, installed func(string
 	if choice.file == "" {
 		what := "no CNI configuration can be used: "
 		if cfg.CNINetwork != "" {
-			what = fmt.Sprintf("no CNI configuration that can be used has the network %q of network.cni_network: ", cfg.CNINetwork)
+			what = fmt.Sprintf("no CNI configuration that can be used has the network %q of network.cni_network: ",
+				cfg.CNINetwork)
 		}
 		return bad(what+broken,
 			mend+"\nWithout any file in "+cfg.CNIConfDir+" Berth uses its own bridge.")
@@ -131,7 +132,8 @@ func chooseCNI(dir, network string, installed func(string) bool) (cniChoice, err
 			err = list.check(installed)
 		}
 		if err != nil {
-			choice.broken = append(choice.broken, fmt.Sprintf("%s: %v", file, strings.TrimPrefix(err.Error(), "open "+file+": ")))
+			reason := strings.TrimPrefix(err.Error(), "open "+file+": ")
+			choice.broken = append(choice.broken, file+": "+reason)
 			continue
 		}
 		choice.file = file
@@ -244,7 +246,7 @@ func checkSocket(ctx context.Context, cfg Config) Finding {
 			"systemctl start berthd, or run berthd. --address names another socket.")
 	case errors.Is(err, syscall.EACCES):
 		return poor("you may not use "+cfg.Socket,
-			"Run berth as root, or as a member of the socket's group (socket_group in the daemon's configuration).")
+			"Run it as root: sudo berth doctor. Or join the socket's group (socket_group in the daemon's configuration).")
 	case isDirectory(cfg.Socket): // the kernel refuses the connection, as it does where a daemon is gone
 		return poor(cfg.Socket+" is a directory, and not a socket",
 			"Name the socket in it: berth doctor --address "+filepath.Join(cfg.Socket, "berth.sock"))

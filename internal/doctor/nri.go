@@ -24,7 +24,8 @@ func checkNRI(_ context.Context, cfg Config) Finding {
 		return good("off: nri.enable")
 	case n.Failure != "":
 		return poor("no plugin runs, and pods start without them: "+n.Failure,
-			"Remove what is wrong, or end the other runtime. berthd tries again every three seconds.")
+			"Remove what is wrong, or end the other runtime. berthd tries again every three seconds.\n"+
+				"See what it says: journalctl -u berthd -g NRI")
 	case !n.Serving:
 		return good("off, until there is a plugin or a directory for plugins")
 	case n.Socket == "":
