@@ -30,7 +30,6 @@ func TestEachHostOfARegistryIsAskedWhetherItAnswers(t *testing.T) {
 		}
 	}
 	write("registry.test", "server = \""+gone.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
-	write("_default", "server = \""+gone.URL+"\"\n")
 	hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context())
 	if hosts != 2 || !asked["/v2/"] {
 		t.Errorf("%d hosts, %v", hosts, asked)
@@ -41,6 +40,17 @@ func TestEachHostOfARegistryIsAskedWhetherItAnswers(t *testing.T) {
 	}
 	write("registry.test", "server = \""+mirror.URL+"\"\n")
 	if hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context()); hosts != 1 || err != nil {
+		t.Errorf("%d hosts, %v", hosts, err)
+	}
+	// Of all other registries, those are asked that the file names: not the registry, which has no name there.
+	write("_default", "[host.\""+gone.URL+"\"]\n[host.\""+mirror.URL+"\"]\n")
+	hosts, err = NewClient(Config{HostsDir: dir}).Reach(t.Context())
+	if hosts != 3 || err == nil || strings.Count(err.Error(), "registry _default: ") != 1 ||
+		strings.Contains(err.Error(), "default.invalid") {
+		t.Errorf("%d hosts, %v", hosts, err)
+	}
+	write("_default", "server = \""+mirror.URL+"\"\n")
+	if hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context()); hosts != 2 || err != nil {
 		t.Errorf("%d hosts, %v", hosts, err)
 	}
 	if hosts, err := NewClient(Config{HostsDir: filepath.Join(dir, "none")}).Reach(t.Context()); hosts != 0 || err != nil {
