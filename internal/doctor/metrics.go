@@ -29,8 +29,8 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 			"and no pod network"
 		restart = "Then restart the kubelet, which looks once: systemctl restart kubelet"
 	)
-	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration, and then: systemctl restart berthd\n"+
-		"or start the kubelet with --containerd=%s.\n%s", socket, cfg.Socket, restart)
+	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration, "+
+		"and then: systemctl restart berthd\nor start the kubelet with --containerd=%s.\n%s", socket, cfg.Socket, restart)
 	lacks := func(advice, format string, args ...any) Finding {
 		return poor("a kubelet's cAdvisor "+fmt.Sprintf(format, args...)+": "+effect, advice)
 	}

@@ -8,8 +8,8 @@ import (
 	"berth/internal/doctor"
 )
 
-// TestFindingsFitATerminal, word by word, and are a line each elsewhere. Seen to fail without the breaks of a detail and
-// of an advice, and with breaks where there is no terminal.
+// TestFindingsFitATerminal, word by word, and are a line each elsewhere. Seen to fail without the breaks of a detail
+// and of an advice, and with breaks where there is no terminal.
 func TestFindingsFitATerminal(t *testing.T) {
 	words := strings.TrimSpace(strings.Repeat("berthd änd its keeper ", 20))
 	found := []doctor.Finding{
