@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == filter.Argument {
 		filter.Main()
 	}
+	startForkerOfLeader()
 	os.Exit(m.Run())
 }
 
@@ -102,7 +103,8 @@ func newLab(t testing.TB) *lab {
 	l.must(err)
 	exe, err := os.Open(self)
 	l.must(err)
-	l.real = &Program{exe: exe}
+	l.real, err = newProgram(exe)
+	l.must(err)
 	l.must(l.real.PrepareSetups(t.TempDir()))
 	launcher := filepath.Join(t.TempDir(), "launch")
 	out, err := exec.Command("gcc", "-Wall", "-O2", "-static", "-DPROGRAM="+strconv.Quote(self), "-o", launcher,
@@ -112,7 +114,9 @@ func newLab(t testing.TB) *lab {
 	}
 	exe, err = os.Open(launcher)
 	l.must(err)
-	l.launcher = &Program{exe: exe, mounts: l.real.mounts}
+	l.launcher, err = newProgram(exe)
+	l.must(err)
+	l.launcher.mounts, l.launcher.many = l.real.mounts, 0 // one with the forker, one without
 	t.Cleanup(func() {
 		for _, f := range []*os.File{l.real.exe, l.launcher.exe, l.real.mounts} {
 			f.Close()

@@ -3,7 +3,8 @@
 // threads, which inherit the slack.
 //
 // Containers must not inherit it. Commands of the keeper's own program, such as the init of libcontainer, set the
-// kernel's default themselves. Around a fork of anything else, there is AsUsual.
+// kernel's default themselves, and a thread that does nothing but fork calls ThreadAsUsual. Around a fork of anything
+// else, there is AsUsual.
 package timerslack
 
 // #cgo CFLAGS: -Wall -O2
@@ -32,3 +33,7 @@ func AsUsual(fork func() error) error {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, keeperSlack, 0, 0, 0)
 	return err
 }
+
+// ThreadAsUsual gives the calling thread, to which the caller's goroutine is locked for good, the kernel's default, which
+// all inherit that it forks.
+func ThreadAsUsual() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, kernelSlack, 0, 0, 0) }
