@@ -17,7 +17,6 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc"
 
 	"berth/internal/config"
 	"berth/internal/cri"
@@ -97,7 +96,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	log.Info("berthd ends; pods live on")
 	d.pods.EndSubscriptions()
 	d.audit.EndSubscriptions()
-	stop(d.server, time.Duration(d.now.Load().ShutdownTimeout))
+	cri.Stop(d.server, &d.calls, time.Duration(d.now.Load().ShutdownTimeout))
 	return nil
 }
 
@@ -127,13 +126,6 @@ func deviceManager(cfg *config.Config, log *slog.Logger) (*manager.Manager, erro
 		Server:  server,
 		Log:     log,
 	})
-}
-
-// stop lets calls that are under way end, for a time.
-func stop(server *grpc.Server, patience time.Duration) {
-	timer := time.AfterFunc(patience, server.Stop)
-	defer timer.Stop()
-	server.GracefulStop()
 }
 
 func newStreams(

@@ -63,6 +63,7 @@ type parts struct {
 	pods     *pod.Manager
 	streams  *stream.Server
 	server   *grpc.Server
+	calls    cri.InFlight
 	checks   *health.Checker
 }
 
@@ -357,7 +358,7 @@ func (d *parts) keeperNumbers(ctx context.Context) (*metrics.KeeperNumbers, erro
 
 // register makes the server with all APIs.
 func (d *parts) register(context.Context) (err error) {
-	server := cri.ServerConfig{Log: d.log, Names: fieldNames()}
+	server := cri.ServerConfig{Log: d.log, Names: fieldNames(), InFlight: &d.calls}
 	if d.metrics != nil {
 		server.Metrics = d.metrics.Registry()
 	}

@@ -22,10 +22,13 @@ type calls struct {
 	log     *slog.Logger
 	metrics *callMetrics
 	names   map[string]request.Names // by gRPC service
+	flying  *InFlight                // nil: nobody counts them
 }
 
 func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
+	c.flying.add(info.FullMethod, 1)
+	defer c.flying.add(info.FullMethod, -1)
 	start := time.Now()
 	ctx, span := beginSpan(ctx, info.FullMethod)
 	resp, err := c.protect(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
@@ -35,6 +38,8 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 }
 
 func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	c.flying.add(info.FullMethod, 1)
+	defer c.flying.add(info.FullMethod, -1)
 	start := time.Now()
 	_, err := c.protect(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
 	c.done(ss.Context(), info.FullMethod, nil, start, err)

@@ -28,11 +28,13 @@ type ServerConfig struct {
 	// Names are what the APIs call fields of the model, by gRPC service: errors name the fields so. A service without them
 	// names the fields as the model does.
 	Names map[string]request.Names
+	// InFlight counts the calls that are handled; nil: nobody needs to know.
+	InFlight *InFlight
 }
 
 // NewServer returns a gRPC server without services: APIs register themselves on it.
 func NewServer(cfg ServerConfig) (*grpc.Server, error) {
-	calls := &calls{log: cfg.Log, names: cfg.Names}
+	calls := &calls{log: cfg.Log, names: cfg.Names, flying: cfg.InFlight}
 	if cfg.Log == nil {
 		calls.log = slog.New(slog.DiscardHandler)
 	}
