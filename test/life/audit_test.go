@@ -54,7 +54,9 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "5m"`,
 		Tables: fmt.Sprintf("[audit]\nfile = %q\n", path)})
-	p := nodetest.RunPod(t, n)
+	p := nodetest.RunPod(t, n, func(config *cri.PodSandboxConfig) {
+		config.Labels = map[string]string{"app": "audited"}
+	})
 	c := p.Run(nodetest.Sh("echo ready; exec httpd -f -p 8080 -h /etc"))
 	c.WaitLog("ready")
 	own, err := os.Executable()
@@ -117,14 +119,21 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 		t.Errorf("the peer is process %d, want %d", begins[0].Peer.PID, os.Getpid())
 	}
 
-	follower, followed := followAudit(t, n)
-	nodetest.Eventually(t, time.Minute, "a client follows the audit", func() error {
+	follower, followed := followAudit(t, n, "-l", "app=audited")
+	_, others := followAudit(t, n, "-l", "app!=audited")
+	_, all := followAudit(t, n, "-n", c.Pod.Config.Metadata.Namespace)
+	nodetest.Eventually(t, time.Minute, "clients follow the audit", func() error {
 		c.Sh("true")
-		if text := followed.String(); !strings.Contains(text, `"operation":"exec_sync"`) {
-			return fmt.Errorf("the client has %q", text)
+		for _, client := range []*nodetest.Buffer{followed, all} {
+			if text := client.String(); !strings.Contains(text, `"operation":"exec_sync"`) {
+				return fmt.Errorf("a client has %q", text)
+			}
 		}
 		return nil
 	})
+	if text := others.String(); text != "" {
+		t.Errorf("a client that has chosen other labels has %q", text)
+	}
 
 	// One that is cut off by a kill has no end, and the next daemon says that it has begun.
 	go func() { _, _ = c.Exec(60, "sleep", "1000") }()
@@ -144,8 +153,8 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 	if err := follower.Wait(); err == nil || !strings.Contains(followed.String(), "was stopped or restarted") {
 		t.Errorf("the client has ended with %v: %s", err, followed.String())
 	}
-	all := auditLines(t, path)
-	if last := all[len(all)-2:]; last[0].Event != "begin" || last[1].Event != "daemon" {
+	lines := auditLines(t, path)
+	if last := lines[len(lines)-2:]; last[0].Event != "begin" || last[1].Event != "daemon" {
 		t.Errorf("after a kill the file ends with %+v", last)
 	}
 
@@ -177,19 +186,20 @@ func TestTheAuditTellsWhoRanWhatInWhichContainer(t *testing.T) {
 }
 
 // followAudit starts a command that shows the audit.
-func followAudit(t *testing.T, n *node.Node) (*exec.Cmd, *nodetest.Buffer) {
+func followAudit(t *testing.T, n *node.Node, flags ...string) (*exec.Cmd, *nodetest.Buffer) {
 	t.Helper()
 	binaries, err := node.Binaries(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := &nodetest.Buffer{}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(binaries, "berth"), "--address", n.Address, "events", "--audit",
-		"-o", "json")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(binaries, "berth"),
+		append([]string{"--address", n.Address, "events", "--audit", "-o", "json"}, flags...)...)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // the test's context has ended
 	return cmd, out
 }
 

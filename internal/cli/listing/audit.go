@@ -19,6 +19,7 @@ type AuditLine struct {
 	Operation string    `json:"operation"` // such as exec
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod"`
+	PodID     string    `json:"pod_id"`
 	Container string    `json:"container"`
 	Command   []string  `json:"command"`
 	User      string    `json:"user"`

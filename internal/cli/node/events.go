@@ -15,6 +15,7 @@ import (
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/listing"
+	"berth/internal/cli/lookup"
 	"berth/internal/cli/table"
 )
 
@@ -50,11 +51,8 @@ and one when it ends. The daemon writes these lines to its audit.file, which has
 		if !audit {
 			return pods(cmd, args)
 		}
-		if chosen.Labels != "" {
-			return command.Usage(cmd, errors.New("--selector: lines of the audit have no labels; --namespace selects them"))
-		}
 		return a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			return endOfEvents(ctx, followAudit(ctx, a, conn, chosen.Namespace))
+			return endOfEvents(ctx, followAudit(ctx, a, conn, &auditFilter{conn: conn, chosen: chosen}))
 		})(cmd, args)
 	}
 	cmd.Flags().BoolVar(&audit, "audit", false, "show who runs what in which container")
@@ -73,8 +71,47 @@ func endOfEvents(ctx context.Context, err error) error {
 	return connection.Plain(err)
 }
 
-// followAudit shows lines of the audit as they are written, of one namespace or of all.
-func followAudit(ctx context.Context, a *command.App, conn *connection.Connection, namespace string) error {
+// auditFilter selects lines of the audit. A line names a pod but not its labels, so the runtime is asked for these, once
+// for each pod. The lines of a pod that has been removed since have no labels.
+type auditFilter struct {
+	conn   *connection.Connection
+	chosen *lookup.Selection
+	known  map[string]bool // by the pod's ID: whether its labels are the chosen ones
+}
+
+// maxKnown is how many pods an auditFilter remembers.
+const maxKnown = 4096
+
+func (f *auditFilter) has(ctx context.Context, line *listing.AuditLine) (bool, error) {
+	switch {
+	case f.chosen.Empty():
+		return true, nil
+	case line.PodID == "", f.chosen.Namespace != "" && line.Namespace != f.chosen.Namespace:
+		return false, nil
+	case f.chosen.Labels == "":
+		return true, nil
+	}
+	has, ok := f.known[line.PodID]
+	if ok {
+		return has, nil
+	}
+	pods, err := f.conn.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{
+		Filter: &cri.PodSandboxFilter{Id: line.PodID}})
+	if err != nil {
+		return false, err
+	}
+	for _, pod := range pods.Items {
+		has = pod.Id == line.PodID && f.chosen.Pod(pod)
+	}
+	if f.known == nil || len(f.known) >= maxKnown {
+		f.known = map[string]bool{}
+	}
+	f.known[line.PodID] = has
+	return has, nil
+}
+
+// followAudit shows the chosen lines of the audit as they are written.
+func followAudit(ctx context.Context, a *command.App, conn *connection.Connection, chosen *auditFilter) error {
 	stream, err := conn.Audit.Follow(ctx, &berthv1.FollowRequest{})
 	if err != nil {
 		return err
@@ -91,7 +128,9 @@ func followAudit(ctx context.Context, a *command.App, conn *connection.Connectio
 		if err != nil {
 			return err
 		}
-		if namespace != "" && line.Namespace != namespace {
+		if has, err := chosen.has(ctx, line); err != nil {
+			return err
+		} else if !has {
 			continue
 		}
 		if a.Format.Structured() {
