@@ -226,11 +226,8 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	r := &imageRecord{
 		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
-		Pulled: time.Now().UTC(), Blobs: src.Layers,
-		Size: uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
-	}
-	if !src.Begin.IsZero() {
-		r.PullTook = time.Since(src.Begin)
+		Blobs: src.Layers,
+		Size:  uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
 	}
 	for i, l := range layers {
 		r.Layers = append(r.Layers, l.Key)
@@ -243,8 +240,12 @@ func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	return r
 }
 
-// describeRecord adds the names, annotations and so on of this pull to the record of its image.
+// describeRecord adds the time, names, annotations and so on of this pull to the record of its image.
 func describeRecord(src *source.Image, r *imageRecord) {
+	r.Pulled, r.PullTook = time.Now().UTC(), 0
+	if !src.Begin.IsZero() {
+		r.PullTook = time.Since(src.Begin)
+	}
 	if r.Removed { // the image comes back, with only the names and annotations of this pull
 		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
 	}

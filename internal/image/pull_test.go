@@ -93,6 +93,27 @@ func TestAnIndexYieldsThePlatformOfTheNode(t *testing.T) {
 	f.wantNothing()
 }
 
+// TestEachPullTellsWhenItWas: of an image that is there already, too.
+func TestEachPullTellsWhenItWas(t *testing.T) {
+	f := newFixture(t)
+	f.push("a:1", files("a", "a"))
+	var before time.Time
+	for range 2 {
+		id := f.pull("a:1")
+		for range 2 {
+			img, err := f.Get(context.Background(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !img.Pulled.After(before) || img.PullTook <= 0 || img.PullTook > time.Since(before) {
+				t.Errorf("pulled at %v, which took %v; the pull before ended at %v", img.Pulled, img.PullTook, before)
+			}
+			f.reopen()
+		}
+		before = time.Now()
+	}
+}
+
 func TestAMovedTagLeavesTheOldImageByItsDigest(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()
