@@ -6,14 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // TestEachHostOfARegistryIsAskedWhetherItAnswers: mirrors too, and one that wants credentials answers.
 func TestEachHostOfARegistryIsAskedWhetherItAnswers(t *testing.T) {
-	asked := map[string]bool{}
+	var asked sync.Map // by path
 	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked[r.URL.Path] = true
+		asked.Store(r.URL.Path, true)
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	defer mirror.Close()
@@ -31,8 +32,8 @@ func TestEachHostOfARegistryIsAskedWhetherItAnswers(t *testing.T) {
 	}
 	write("registry.test", "server = \""+gone.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
 	hosts, err := NewClient(Config{HostsDir: dir}).Reach(t.Context())
-	if hosts != 2 || !asked["/v2/"] {
-		t.Errorf("%d hosts, %v", hosts, asked)
+	if _, ok := asked.Load("/v2/"); hosts != 2 || !ok {
+		t.Errorf("%d hosts; the mirror was asked for its API: %v", hosts, ok)
 	}
 	if err == nil || strings.Count(err.Error(), "registry registry.test: ") != 1 ||
 		!strings.Contains(err.Error(), "connection refused") {
