@@ -265,6 +265,7 @@ func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 }
 
 func TestWholeLayersThatNobodyComesForAreCollectedLater(t *testing.T) {
+	long(t)
 	f := newFixture(t)
 	f.push("a:1", files("a", "a"))
 	f.pull("a:1")

@@ -41,6 +41,7 @@ func (f *fixture) wantNoRanges() {
 // Layers come whole over several connections that break at random, and the bounds hold for all pulls together. The
 // digests of what was unpacked are checked as ever.
 func TestLayersComeWholeOverSeveralConnections(t *testing.T) {
+	long(t)
 	f := newRangesFixture(t)
 	var names []string
 	for i := range 3 {
@@ -66,6 +67,7 @@ func TestLayersComeWholeOverSeveralConnections(t *testing.T) {
 
 // What cannot be pulled leaves nothing: a corrupt layer, one that is given up, and one whose registry goes away.
 func TestALargeLayerThatFailsLeavesNothing(t *testing.T) {
+	long(t)
 	for name, c := range map[string]struct {
 		faults func(digest string) rt.Faults
 		cancel bool

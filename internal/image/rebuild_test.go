@@ -207,6 +207,7 @@ func TestAPowerFailureBringsNoRemovedImageBack(t *testing.T) {
 
 // TestPagesAreCheckedAsBboltHasThem: what is whole is not called spoilt, after whatever changes.
 func TestPagesAreCheckedAsBboltHasThem(t *testing.T) {
+	long(t)
 	path := filepath.Join(t.TempDir(), "db")
 	r := rand.New(rand.NewSource(1))
 	for range 60 {

@@ -111,6 +111,9 @@ func TestADiffHasAllThatWasWritten(t *testing.T) {
 // TestADiffNeverLeavesTheLayer: while a layer is archived, a directory and a file of it change places with links
 // that lead out of it. It was seen to fail with a walk by paths.
 func TestADiffNeverLeavesTheLayer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	dir, outside := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(outside, "f"), []byte("secret"), 0o600))
 	upper := Upper(dir)

@@ -222,6 +222,9 @@ func TestMountSaysWhichLayerIsWrong(t *testing.T) {
 }
 
 func TestRemoveCopesWithWhatContainersLeave(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	dir := filepath.Join(t.TempDir(), "ctr")
 	must(t, os.MkdirAll(filepath.Join(dir, "wide"), 0o755))
 	for i := range 1500 {

@@ -60,6 +60,9 @@ func parts(t *testing.T, log string) (plain, zipped int) {
 }
 
 func TestFullLogsAreRotatedAndFiveFilesAreKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	log := filepath.Join(t.TempDir(), "0.log")
 	r := &runtime{log: log, state: cri.ContainerState_CONTAINER_RUNNING}
 	rotation := &Rotation{Runtime: r}

@@ -868,6 +868,9 @@ func TestAnAttachHasTheTerminalOfItsContainer(t *testing.T) {
 }
 
 func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	d := open(t, slog.LevelError)
 	d.rec.containers = []*model.ContainerStatus{{ID: "c", State: model.ContainerRunning}}
 	const mib = 1 << 20

@@ -216,6 +216,9 @@ func first(t *testing.T, d *fixture, m protoreflect.MethodDescriptor, name strin
 }
 
 func TestNumbersAndEnumsOutOfRangeAreRefusedByPath(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	d := populated(t)
 	seen := map[string]bool{}
 	tried := 0

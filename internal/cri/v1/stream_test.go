@@ -44,6 +44,9 @@ func received[M any, I any](t *testing.T, s grpc.ServerStreamingClient[M], err e
 }
 
 func TestStreamsHaveEachItemOnceInMessagesThatEveryClientTakes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	const items = 300
 	d := open(t, slog.LevelError)
 	padding := strings.Repeat("x", 50<<10)

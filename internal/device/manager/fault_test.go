@@ -87,6 +87,9 @@ func TestAPluginThatSendsGarbage(t *testing.T) {
 }
 
 func TestTenThousandDevices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	m := start(t)
 	plug(t, m, &plugintest.Plugin{}, plugintest.Many(10000)...)
 	for i := range 50 {

@@ -385,6 +385,9 @@ func (s *stopping) Write(p []byte) (int, error) {
 }
 
 func TestAnImageThatIsRemovedMeanwhileIsSavedWhole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	n := newNode(t)
 	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 6<<20)...),
 		rt.WithFiles(map[string]string{"f": "x"}))
@@ -409,6 +412,9 @@ func TestAnImageThatIsRemovedMeanwhileIsSavedWhole(t *testing.T) {
 }
 
 func TestASaveEndsWithItsClient(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	n := newNode(t)
 	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 6<<20)...))
 	gone := errors.New("the client has gone")

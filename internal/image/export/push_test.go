@@ -287,6 +287,9 @@ func noise(size int) string {
 // TestAPushToASlowRegistry: a registry may take its time to check what it has taken, and one that takes nothing more is
 // left.
 func TestAPushToASlowRegistry(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	const stall = 300 * time.Millisecond
 	n := newNodeWith(t, registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: stall})
 	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"r": noise(8 << 20)}))

@@ -106,6 +106,9 @@ const withCA = "CA\n"
 // A blob from a registry that limits each connection takes several connections, and comes whole; each byte is sent
 // once. Seen to fail without Follow: one connection takes 1.6 s.
 func TestALargeBlobComesOverSeveralConnections(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	w := ranged(t, small)
 	r := w.registry("registry.test:443")
 	w.configure(withCA)
@@ -188,6 +191,9 @@ func TestABlobComesWholeInSpiteOfItsRegistry(t *testing.T) {
 // A host that is asked too often is asked less often. Seen to fail without complain: half of all requests are
 // refused.
 func TestTooManyRequestsAreHeeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	w := ranged(t, small)
 	r := w.registry("registry.test:443")
 	w.configure(withCA)
@@ -234,6 +240,9 @@ func TestTheWrongRestIsRefused(t *testing.T) {
 // One range that stalls does not let the others run away: at most the memory of the pool is ahead of the reader. Seen
 // to fail without the two bounds in take.
 func TestMemoryIsBoundedWhileARangeStalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	w := ranged(t, small)
 	r := w.registry("registry.test:443")
 	w.configure(withCA)
@@ -273,6 +282,9 @@ func TestMemoryIsBoundedWhileARangeStalls(t *testing.T) {
 // All pulls together keep to the bounds of memory and connections, also where a registry redirects each request to
 // another name. Seen to fail without the limit in Acquire and tryAcquire.
 func TestManyBlobsKeepToTheBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	w := ranged(t, small)
 	var others []string
 	for i := range 4 {

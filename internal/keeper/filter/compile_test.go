@@ -1,3 +1,5 @@
+//go:build seccomp
+
 package filter
 
 import (

@@ -74,6 +74,9 @@ func taken(t *testing.T, b *Backlogs) {
 // TestAHundredClientsThatDoNotReadShareOneLimit: they never take more than that of the disk, whichever container they
 // are attached to; one that has had its part is cut off and told why. It was seen to fail without the total.
 func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	const total, logs, clients, piece = 64 << 20, 4, 25, 64 << 10
 	dir := t.TempDir()
 	b := roomy(t.TempDir())

@@ -17,6 +17,9 @@ import (
 
 // TestAContainerIsHeldBackToItsRateAndLosesNothing: two seconds' worth of output after a burst takes two seconds.
 func TestAContainerIsHeldBackToItsRateAndLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	path := filepath.Join(t.TempDir(), "0.log")
 	const second, burst = 512 << 10, 256 << 10
 	before := Total()
@@ -104,6 +107,9 @@ func count(t *testing.T, paths ...string) (lines, dropped, bytes int) {
 
 // TestWholeLinesAreDroppedAndCounted, short ones and such of several records, while the pump is stopped and started.
 func TestWholeLinesAreDroppedAndCounted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
 	path := filepath.Join(t.TempDir(), "0.log")
 	before := Total()
 	_, p, w, _ := limited(t, path, loglimit.Limits{Rate: 64 << 10, Burst: 32 << 10, Over: loglimit.Drop})
