@@ -2,7 +2,7 @@
 
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev musl-tools pkg-config
-TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 jq nftables procps runc rpm xfsprogs zstd
+TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 jq nftables procps runc rpm secilc xfsprogs zstd
 # What analyzes the C.
 LINT_PACKAGES  = cppcheck
 # What makes and runs a virtual machine.
@@ -21,6 +21,7 @@ PREFIX     ?= /usr/local
 bindir     = $(PREFIX)/bin
 unitdir    = $(PREFIX)/lib/systemd/system
 docdir     = $(PREFIX)/share/doc/berth
+selinuxdir = $(PREFIX)/share/selinux/packages
 sysconfdir ?= /etc
 
 # Packages of tests that run at a time. Each may start daemons of its own.
@@ -299,6 +300,8 @@ reproduce: build-deps ## the tree makes the same programs in another directory, 
 	BERTH_REPRODUCE=1 $(GO) test -tags $(TAGS) -count 1 -timeout $(TEST_TIMEOUT) \
 		-run '^TestTheSameBytesFromAnotherDirectory$$' ./packaging
 
+UNITS = berthd.service berthd.socket berth-keeper.service berth-device-plugin.service berth-apply.service
+
 # The programs to install. Those in bin/ run while they are installed, and may be of another architecture.
 BIN ?= bin
 
@@ -308,11 +311,10 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 		test -x $(BIN)/$$program || { echo "$(BIN)/$$program is missing: make build comes first"; exit 1; }; done
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
 	install -m 0755 $(BIN)/berthd $(BIN)/berth-keeper $(BIN)/berth-unpack $(BIN)/berth $(DESTDIR)$(bindir)/
-	for unit in berthd berth-keeper berth-device-plugin berth-apply; do \
-		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
-			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
-	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
-		$(DESTDIR)$(unitdir)/berth-device-plugin.service $(DESTDIR)$(unitdir)/berth-apply.service
+	for unit in $(UNITS); do \
+		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.in \
+			>$(DESTDIR)$(unitdir)/$$unit && chmod 0644 $(DESTDIR)$(unitdir)/$$unit || exit 1; done
+	install -D -m 0644 packaging/selinux/berth.cil $(DESTDIR)$(selinuxdir)/berth.cil
 	install -d -m 0700 $(DESTDIR)$(sysconfdir)/berth/manifests
 	packaging/docs.sh $(DESTDIR)$(docdir)
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
@@ -343,8 +345,7 @@ release: build ## the source and the packages of both architectures of the tag a
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth
-	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
-		$(DESTDIR)$(unitdir)/berth-device-plugin.service $(DESTDIR)$(unitdir)/berth-apply.service
+	rm -f $(addprefix $(DESTDIR)$(unitdir)/,$(UNITS)) $(DESTDIR)$(selinuxdir)/berth.cil
 	rm -rf $(DESTDIR)$(docdir)
 	for program in berth berthd; do \
 		rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program \

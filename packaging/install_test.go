@@ -133,6 +133,8 @@ const (
 	config = "/etc/berth/config.toml"
 	data   = "/var/lib/berth/pods/pod.json"
 	unit   = "/usr/lib/systemd/system/berthd.service"
+	// The call of a removal.
+	disable = "disable --now berthd.socket berth-apply berth-device-plugin berthd berth-keeper"
 )
 
 // The calls of an upgrade: the keeper executes its new program in place, and berthd is restarted if it runs.
@@ -141,13 +143,14 @@ var upgrade = []string{
 }
 
 // TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
-// /run/systemd/system, without an upgrade's calls, without the purge, and without the look at /proc/mounts.
+// /run/systemd/system, without an upgrade's calls, without the purge, without the look at /proc/mounts, and with the
+// module of SELinux loaded after the services are restarted, or left at a removal.
 func TestPackagesInARoot(t *testing.T) {
 	s, paths := newSystem(t), releases(t)
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
 	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
 	t.Run("rpm", func(t *testing.T) { rpmInARoot(s.with(t), paths) })
-	t.Run("SELinux", func(t *testing.T) { confinedInARoot(s.with(t), paths) })
+	t.Run("selinux", func(t *testing.T) { selinuxInARoot(s.with(t), paths) })
 }
 
 // with is the same system in another test.
@@ -193,7 +196,7 @@ func debInARoot(s *system, paths map[string]string) {
 	s.dpkg("--remove", "berth")
 	status("config-files 1.2.0")
 	s.has(map[string]string{config: "# mine\n", data: "{}", "/usr/bin/berthd": ""})
-	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
+	s.asked(disable, "daemon-reload")
 	s.dpkg("-i", paths["1.2.0.deb"])
 	s.has(map[string]string{config: "# mine\n", data: "{}"})
 	s.dpkg("--purge", "berth")
@@ -203,8 +206,7 @@ func debInARoot(s *system, paths map[string]string) {
 		}
 	}
 	// dpkg tells the script of an earlier version as long as its configuration is there: nothing runs that is restarted.
-	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{
-		"disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload", "daemon-reload"})...)
+	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{disable, "daemon-reload", "daemon-reload"})...)
 }
 
 // purgeWithPods: what is still mounted, of pods whose containers were left running, stays.
@@ -249,38 +251,5 @@ func rpmInARoot(s *system, paths map[string]string) {
 
 	rpm("--nodeps", "-e", "berth")
 	s.has(map[string]string{config: "", config + ".rpmsave": "# mine\n", data: "{}", "/usr/bin/berthd": ""})
-	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
-}
-
-// confinedInARoot: under SELinux a package gives the programs the type of a container engine's, and takes the rule for
-// it away with them. A policy that has no such type is no error.
-func confinedInARoot(s *system, paths map[string]string) {
-	tool := func(name, script string) {
-		s.t.Helper()
-		path := "/usr/bin/" + name
-		s.write(path, "#!/bin/sh\n"+script)
-		if err := os.Chmod(s.at(path), 0o755); err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() {
-			if err := os.Remove(s.at(path)); err != nil {
-				s.t.Error(err)
-			}
-		})
-	}
-	const programs, log = "/usr/bin/berth(d|-keeper|-unpack)", "echo \"${0##*/} $*\" >>/systemctl.log\n"
-	tool("selinuxenabled", "exit 0\n")
-	tool("semanage", log)
-	tool("restorecon", log)
-	s.dpkg("-i", paths["1.0.0.deb"])
-	s.asked("semanage fcontext -a -t container_runtime_exec_t "+programs,
-		"restorecon /usr/bin/berthd /usr/bin/berth-keeper /usr/bin/berth-unpack")
-	s.dpkg("--purge", "berth")
-	s.asked("semanage fcontext -d " + programs)
-	s.write("/usr/bin/semanage", "#!/bin/sh\n"+log+"exit 1\n")
-	s.dpkg("-i", paths["1.0.0.deb"])
-	s.asked("semanage fcontext -a -t container_runtime_exec_t "+programs,
-		"semanage fcontext -m -t container_runtime_exec_t "+programs)
-	s.dpkg("--purge", "berth")
-	s.asked("semanage fcontext -d " + programs)
+	s.asked(disable, "daemon-reload")
 }

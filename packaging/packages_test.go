@@ -36,6 +36,7 @@ func staged(t *testing.T) string {
 	for path, mode := range map[string]os.FileMode{
 		"usr/bin/berthd": 0o755, "usr/lib/systemd/system/berthd.service": 0o644, "etc/berth/config.toml": 0o644,
 		"usr/share/man/man8/berthd.8.gz": 0o644, "usr/share/doc/berth/LICENSE": 0o644,
+		"usr/share/selinux/packages/berth.cil": 0o644,
 	} {
 		at := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
@@ -239,7 +240,8 @@ func TestPackages(t *testing.T) {
 	}
 	files := []string{"/etc/berth/config.toml", "/etc/berth/manifests", "/usr/bin/berthd",
 		"/usr/lib/systemd/system/berthd.service",
-		"/usr/share/doc/berth/berth.cdx.json", "/usr/share/doc/berth/copyright", "/usr/share/man/man8/berthd.8.gz"}
+		"/usr/share/doc/berth/berth.cdx.json", "/usr/share/doc/berth/copyright", "/usr/share/man/man8/berthd.8.gz",
+		"/usr/share/selinux/packages/berth.cil"}
 	listed := map[string]string{
 		"deb": output(t, "dpkg-deb", "-c", deb), "tar": output(t, "tar", "-tf", archive),
 		"rpm": output(t, "rpm", "-qpl", rpm),
@@ -261,6 +263,9 @@ func TestPackages(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(control, script)); err != nil || info.Mode().Perm()&0o111 == 0 {
 			t.Errorf("%s: %v, %v", script, info, err)
 		}
+	}
+	if got := strings.TrimSpace(output(t, "dpkg-deb", "-f", deb, "Recommends")); got != "criu, apparmor" {
+		t.Errorf("the deb recommends %q", got)
 	}
 	// A pre-release comes before its release.
 	version := strings.TrimSpace(output(t, "dpkg-deb", "-f", deb, "Version"))

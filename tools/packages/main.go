@@ -148,6 +148,10 @@ func pack(o *options, format string, list files.Contents) (string, error) {
 			RPM:        nfpm.RPM{BuildHost: "berth", Compression: "xz"},
 		},
 	}
+	if format == "deb" {
+		// Where AppArmor is on, as in Debian's kernels, berthd loads its profile of containers with apparmor_parser.
+		info.Recommends = append(info.Recommends, "apparmor")
+	}
 	// A pre-release comes before its release in both formats.
 	info = nfpm.WithDefaults(info)
 	if err := nfpm.PrepareForPackager(info, format); err != nil {

@@ -126,7 +126,7 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
 		return err
 	}
 	fmt.Fprintf(m.Out, `Images that were imported stay, until "berth rmi --unused" removes them. Then:
-  systemctl disable --now berthd berth-keeper
+  systemctl disable --now berthd.socket berthd berth-keeper
   systemctl enable --now %s
   systemctl restart kubelet   # with its containerRuntimeEndpoint as it was
 `, id)

@@ -1,8 +1,10 @@
 package units
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -117,4 +121,72 @@ func TestTheWatchdogEndsADaemonThatHangs(t *testing.T) {
 	lives(t, c, started, pid)
 	p.Remove()
 	nothingLeft(t)
+}
+
+// TestTheSocketUnitHoldsConnections: with berthd.socket, a client that connects while berthd is restarted, or stopped,
+// is answered by the berthd that comes, and none is refused. Without it, berthd makes its socket again.
+func TestTheSocketUnitHoldsConnections(t *testing.T) {
+	n := installed(t)
+	p := nodetest.RunPod(t, n)
+	c, pid := counting(t, p)
+	started := c.Status().StartedAt
+	must(t, "systemctl", "stop", "berthd")
+	must(t, "systemctl", "enable", "--now", "berthd.socket")
+	t.Cleanup(func() {
+		must(t, "systemctl", "disable", "--now", "berthd.socket")
+		must(t, "systemctl", "restart", "berthd")
+		answers(t, n)
+		p.Remove()
+		nothingLeft(t)
+	})
+	// The first call that fails is the last: a client that may not wait for another connection.
+	version := func() error {
+		conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		ctx, cancel := context.WithTimeout(nodetest.Context(t), 60*time.Second)
+		defer cancel()
+		_, err = cri.NewRuntimeServiceClient(conn).Version(ctx, &cri.VersionRequest{})
+		return err
+	}
+	if err := version(); err != nil {
+		t.Fatalf("a connection does not start berthd: %v", err)
+	}
+	for range 3 {
+		before := property(t, "berthd", "MainPID")
+		restart := exec.Command("systemctl", "restart", "berthd")
+		if err := restart.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- restart.Wait() }()
+		for done := false; !done; {
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Fatal(err)
+				}
+				done = true
+			default:
+				conn, err := net.Dial("unix", socket)
+				if err != nil {
+					t.Fatalf("while berthd is restarted: %v", err)
+				}
+				conn.Close()
+				time.Sleep(time.Millisecond)
+			}
+		}
+		changed(t, n, "berthd", before)
+	}
+	must(t, "systemctl", "kill", "--kill-whom=main", "--signal=KILL", "berthd")
+	if err := version(); err != nil {
+		t.Errorf("after berthd was killed: %v", err)
+	}
+	info, err := os.Stat(socket)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket is %v, %v", info, err)
+	}
+	lives(t, c, started, pid)
 }
