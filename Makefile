@@ -122,12 +122,18 @@ test-race-life: test-deps build
 			echo "berthd or berth-keeper has a data race"; exit 1; fi; exit $$failed
 
 # Tests of test/life that take long and hardly depend on what sets a container up: registries, metrics, limits of
-# streams, requests that are refused. `make test` runs them.
+# streams, manifests, reloads, requests that are refused, and all but one of checkpoints, which libcontainer makes and
+# restores in any case. `make test` runs them.
 LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRequestsNeitherBreakNorLeak|TestMetrics.*|$\
 	TestAHundredMegabytesPassThroughAnExecEachWay|TestThoseWhoDoNotReadShareOneLimitOfTheDisk|TestARegistry.*|$\
-	TestWhoPausesLosesNothingOfWhatHasEnded|TestContainerdAddressIsServed|TestNoRequestEndsTheNode|$\
+	TestWhoPausesLosesNothingOfWhatHasEnded|TestContainerd.*|TestTasksMetrics.*|TestNoRequestEndsTheNode|$\
 	TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold|TestAThousandStreamsWithSlowReadersAmongThem|TestTheCommandLine.*|$\
-	TestALogin.*|TestPrune.*|TestDiskSpace.*|TestWhatRunHas.*|TestAManifestsContainers.*|TestAnImage(RunsWith|CanBe|Keeps).*)$$
+	TestALogin.*|TestPrune.*|TestDiskSpace.*|TestWhatRunHas.*|TestAManifests.*|TestAnImage(RunsWith|CanBe|Keeps|IsNo).*|$\
+	TestApply.*|TestABundle.*|TestDoctor.*|TestConflists.*|TestArchives.*|TestOneMirror.*|TestA?Reload.*|TestAWrongFile.*|$\
+	Test.*Restore.*|TestATerminalAndInputSurvive.*|TestWhatCannotBeWritten.*|TestACheckpoint(That|In|Of|Without).*|$\
+	TestAFullDisk|TestARemovalThatFailsHalfWay.*|TestDirectoriesOfAnEarlier.*|TestAGroupReaches.*|TestALogHasTheLimits.*|$\
+	TestPodsHaveTheDefaults.*|TestAnnotationsDoNot.*|TestNothingThatOthersWrite.*|TestAPodsCgroupIsForMonitors|$\
+	TestTheAudit.*|TestTheDefaultSeccomp.*|TestAFailingPodsStatus.*|TestASaveThatIsCutOff.*|TestADiskQuota.*)$$
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
@@ -146,6 +152,11 @@ fuzz-go: build-deps ## every Go fuzzer for FUZZ_GO_SECONDS each; by default all 
 	GO=$(GO) FUZZ_GO_SECONDS=$(FUZZ_GO_SECONDS) test/fuzz.sh -tags $(TAGS)
 
 .PHONY: lint
+.PHONY: linters
+linters: # what lint runs; without packages, so beside anything
+	$(GO) tool -n staticcheck >/dev/null
+	$(GO) -C tools/lint tool -n golangci-lint >/dev/null
+
 lint: build-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the C, govulncheck
 	@packaging/packages.sh $(LINT_PACKAGES)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
