@@ -143,18 +143,22 @@ var cgroupDriverKey = regexp.MustCompile(`(?m)^cgroupDriver:\s*["']?([a-z]+)`)
 
 // checkKubelet compares who makes the cgroups of pods: a kubelet and its runtime have to agree.
 func checkKubelet(_ context.Context, cfg Config) Finding {
-	pid, args := kubelet(cfg.proc())
-	if args == nil {
+	k, runs := findKubelet(cfg.proc())
+	if !runs {
 		return good("no kubelet runs here")
+	}
+	if k.hidden {
+		return good(k.unit + " runs a kubelet and hides its flags. From Kubernetes 1.31 on, the kubelet asks berthd " +
+			"who makes cgroups")
 	}
 	if cfg.Daemon == nil || cfg.Daemon.CgroupDriver == "" {
 		return good("a kubelet runs here; the daemon that could be compared with it does not")
 	}
 	driver, from := "cgroupfs", "the kubelet's default"
-	file := flagValue(args, "--config")
+	file := flagValue(k.args, "--config")
 	if file != "" {
 		// As the kubelet sees it, which may have a root of its own.
-		data, err := os.ReadFile(filepath.Join(cfg.proc(), pid, "root", file))
+		data, err := os.ReadFile(filepath.Join(cfg.proc(), k.pid, "root", file))
 		if err != nil {
 			return poor("the kubelet's configuration cannot be read: "+err.Error(), "Run it as root: sudo berth doctor")
 		}
@@ -162,7 +166,7 @@ func checkKubelet(_ context.Context, cfg Config) Finding {
 			driver, from = string(m[1]), file
 		}
 	}
-	if value := flagValue(args, "--cgroup-driver"); value != "" {
+	if value := flagValue(k.args, "--cgroup-driver"); value != "" {
 		driver, from = value, "the kubelet's flag --cgroup-driver"
 	}
 	own := cfg.Daemon.CgroupDriver
@@ -173,25 +177,50 @@ func checkKubelet(_ context.Context, cfg Config) Finding {
 		file = "the file of the kubelet's --config"
 	}
 	return poor(fmt.Sprintf("berthd makes cgroups by %s, and the kubelet by %s (%s), unless it asks its runtime, "+
-		"as it does from version 1.34 on", own, driver, from),
+		"as it does by default from version 1.31 on", own, driver, from),
 		fmt.Sprintf("Set cgroupDriver: %s in %s, and then: systemctl restart kubelet\n"+
 			"or set cgroup_driver = %q in the daemon's configuration, and then: systemctl restart berthd", own, file, driver))
 }
 
-// kubelet is the kubelet that runs on this machine: its process and what it was started with; nil: none does.
-func kubelet(proc string) (pid string, args []string) {
+// kubelet is the kubelet that runs on this machine: a process of its own, or a part of a k3s process.
+type kubelet struct {
+	pid    string
+	args   []string // the command line of the process
+	unit   string   // of systemd
+	hidden bool     // the command line does not show the kubelet's flags, because k3s replaces it by its title
+}
+
+// withFlag says how the kubelet is started with a flag.
+func (k kubelet) withFlag(flag string) string {
+	if k.hidden {
+		return "start " + k.unit + " with --kubelet-arg=" + flag + ", unless it has that flag, which cannot be seen"
+	}
+	return "start the kubelet with --" + flag
+}
+
+// The units of k3s' installer, by the title of the process.
+var k3sUnits = map[string]string{"k3s server": "k3s", "k3s agent": "k3s-agent"}
+
+// findKubelet looks for a kubelet among the processes of the machine.
+func findKubelet(proc string) (k kubelet, runs bool) {
 	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
 	for _, path := range commands {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue // it has ended
 		}
-		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
-		if filepath.Base(args[0]) == "kubelet" {
-			return filepath.Base(filepath.Dir(path)), args
+		k := kubelet{pid: filepath.Base(filepath.Dir(path)), unit: "kubelet"}
+		k.args = strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		program := filepath.Base(k.args[0])
+		if program == "kubelet" {
+			return k, true
+		}
+		if unit, is := k3sUnits[program]; is {
+			k.unit, k.hidden = unit, true
+			return k, true
 		}
 	}
-	return "", nil
+	return kubelet{}, false
 }
 
 // flagValue is the last value of a flag, which is one word with it or the next; empty: it is not given.

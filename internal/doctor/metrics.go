@@ -17,20 +17,20 @@ const cadvisorSocket = "/run/containerd/containerd.sock"
 // checkMetrics says whether the cAdvisor of a kubelet on this machine knows the pods of Berth's containers. One that
 // has found no containerd when it started does not look again.
 func checkMetrics(ctx context.Context, cfg Config) Finding {
-	socket, runs := kubeletsContainerd(cfg.proc())
+	k, runs := findKubelet(cfg.proc())
+	socket := k.containerd()
 	if !runs {
 		return good("no kubelet runs here, whose cAdvisor would look for containerd")
 	}
 	if cfg.ContainerdVersion == nil {
 		return good("a kubelet's cAdvisor looks for containerd at " + socket)
 	}
-	const (
-		effect = "its container metrics (/metrics/cadvisor, the summary API) have no names of Berth's pods, " +
-			"and no pod network"
-		restart = "Then restart the kubelet, which looks once: systemctl restart kubelet"
-	)
+	const effect = "its container metrics (/metrics/cadvisor, the summary API) have no names of Berth's pods, " +
+		"and no pod network"
+	restart := "Then restart the kubelet, which looks once: systemctl restart " + k.unit
+	flag := k.withFlag("containerd=" + cfg.Socket)
 	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration, "+
-		"and then: systemctl restart berthd\nor start the kubelet with --containerd=%s.\n%s", socket, cfg.Socket, restart)
+		"and then: systemctl restart berthd\nor %s.\n%s", socket, flag, restart)
 	lacks := func(advice, format string, args ...any) Finding {
 		return poor("a kubelet's cAdvisor "+fmt.Sprintf(format, args...)+": "+effect, advice)
 	}
@@ -44,17 +44,16 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 		return lacks(advice, "looks for containerd at %s, which does not answer (%v)", socket, err)
 	case !strings.Contains(version, "+berth."):
 		return lacks("If nothing needs containerd: systemctl disable --now containerd, and set containerd_address,\n"+
-			"or start the kubelet with --containerd="+cfg.Socket+".\n"+restart,
+			"or "+flag+".\n"+restart,
 			"asks containerd %s at %s and not Berth", version, socket)
 	}
 	return good("Berth answers at " + socket + ", where a kubelet's cAdvisor looks for containerd")
 }
 
-// kubeletsContainerd is where the kubelet that runs on this machine looks for containerd.
-func kubeletsContainerd(proc string) (socket string, runs bool) {
-	_, args := kubelet(proc)
-	if args == nil {
-		return "", false
+// containerd is where the kubelet looks for containerd.
+func (k kubelet) containerd() string {
+	if len(k.args) == 0 {
+		return ""
 	}
-	return cmp.Or(flagValue(args, "--containerd"), cadvisorSocket), true
+	return cmp.Or(flagValue(k.args, "--containerd"), cadvisorSocket)
 }

@@ -45,8 +45,33 @@ func TestAKubeletsCAdvisorHasToFindBerth(t *testing.T) {
 			}
 		})
 	}
-	if socket, runs := kubeletsContainerd(proc(t, "kubelet")); socket != "/run/containerd/containerd.sock" || !runs {
-		t.Errorf("the default: %s", socket)
+	if k, runs := findKubelet(proc(t, "kubelet")); k.containerd() != "/run/containerd/containerd.sock" || !runs {
+		t.Errorf("the default: %s", k.containerd())
+	}
+}
+
+// TestTheKubeletOfK3sIsAPartOfIt: the process of k3s replaces its command line by a title of two words.
+func TestTheKubeletOfK3sIsAPartOfIt(t *testing.T) {
+	for title, unit := range map[string]string{
+		"/usr/local/bin/k3s server": "k3s", "/usr/local/bin/k3s agent": "k3s-agent",
+	} {
+		cfg := Config{
+			Socket: "/run/berth/berth.sock", Proc: proc(t, title, "", "", ""), Daemon: &Daemon{CgroupDriver: "systemd"},
+			ContainerdVersion: func(context.Context, string) (string, error) { return "1.7.1", nil },
+		}
+		f := checkMetrics(t.Context(), cfg)
+		if f.Level != Poor || !strings.HasSuffix(f.Advice, "systemctl restart "+unit) ||
+			!strings.Contains(f.Advice, "start "+unit+" with --kubelet-arg=containerd=/run/berth/berth.sock") {
+			t.Errorf("metrics of %s: %+v", title, f)
+		}
+		if f := checkKubelet(t.Context(), cfg); f.Level != Good || !strings.Contains(f.Detail, unit+" runs a kubelet") {
+			t.Errorf("cgroups of %s: %+v", title, f)
+		}
+	}
+	for _, command := range [][]string{{"/usr/local/bin/k3s", "kubectl", "get", "pods"}, {"/usr/local/bin/k3s init"}} {
+		if _, runs := findKubelet(proc(t, command...)); runs {
+			t.Errorf("%q is taken for a kubelet", command)
+		}
 	}
 }
 
