@@ -159,18 +159,19 @@ func (d *parts) preload(ctx context.Context) {
 func (d *parts) openNetwork(context.Context) (err error) {
 	cfg := &d.cfg.Network
 	d.network, err = network.New(network.Config{
-		CNIConfDir:    cfg.CNIConfDir,
-		CNIBinDirs:    cfg.CNIBinDirs,
-		CNINetwork:    cfg.CNINetwork,
-		RequireCNI:    cfg.RequireCNI,
-		CNICacheDir:   filepath.Join(d.cfg.Root, "cni"),
-		StateDir:      filepath.Join(d.cfg.Root, "network"),
-		Bridge:        cfg.Bridge,
-		PodCIDRs:      cfg.PodCIDRs(),
-		NonMasquerade: cfg.NonMasquerades(),
-		MTU:           cfg.MTU,
-		Metrics:       d.metrics,
-		Logger:        d.log,
+		CNIConfDir:     cfg.CNIConfDir,
+		CNIBinDirs:     cfg.CNIBinDirs,
+		CNINetwork:     cfg.CNINetwork,
+		RequireCNI:     cfg.RequireCNI,
+		CNICacheDir:    filepath.Join(d.cfg.Root, "cni"),
+		StateDir:       filepath.Join(d.cfg.Root, "network"),
+		Bridge:         cfg.Bridge,
+		PodCIDRs:       cfg.PodCIDRs(),
+		RequirePodCIDR: cfg.RequirePodCIDR,
+		NonMasquerade:  cfg.NonMasquerades(),
+		MTU:            cfg.MTU,
+		Metrics:        d.metrics,
+		Logger:         d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("make the pods' network: %w", err)

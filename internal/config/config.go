@@ -109,14 +109,15 @@ type NRIValidator struct {
 
 // Network is how pods are connected.
 type Network struct {
-	CNIConfDir    string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
-	CNIBinDirs    []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
-	CNINetwork    string   `toml:"cni_network" flag:"cni-network"`
-	RequireCNI    bool     `toml:"require_cni" flag:"require-cni"`
-	Bridge        string   `toml:"bridge" flag:"bridge"`
-	PodCIDR       []string `toml:"pod_cidr" flag:"pod-cidr"`
-	NonMasquerade []string `toml:"non_masquerade" flag:"non-masquerade"`
-	MTU           int      `toml:"mtu" flag:"mtu"`
+	CNIConfDir     string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
+	CNIBinDirs     []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
+	CNINetwork     string   `toml:"cni_network" flag:"cni-network"`
+	RequireCNI     bool     `toml:"require_cni" flag:"require-cni"`
+	Bridge         string   `toml:"bridge" flag:"bridge"`
+	PodCIDR        []string `toml:"pod_cidr" flag:"pod-cidr"`
+	RequirePodCIDR bool     `toml:"require_pod_cidr" flag:"require-pod-cidr"`
+	NonMasquerade  []string `toml:"non_masquerade" flag:"non-masquerade"`
+	MTU            int      `toml:"mtu" flag:"mtu"`
 }
 
 // Image is how images are pulled and kept.

@@ -68,14 +68,16 @@ type Provider interface {
 
 // Config says which network pods get.
 type Config struct {
-	CNIConfDir  string         // followed; empty: no CNI
-	CNIBinDirs  []string       // default: /opt/cni/bin and /usr/lib/cni
-	CNINetwork  string         // name of the network; empty: the lexically first file's
-	RequireCNI  bool           // without a file in CNIConfDir there is no network, rather than the bridge
-	CNICacheDir string         // default: a directory under StateDir
-	StateDir    string         // for records, on disk as long as the node's data
-	Bridge      string         // default: berth0
-	PodCIDRs    []netip.Prefix // at most one of each family; default: chosen from private ranges that are free
+	CNIConfDir string   // followed; empty: no CNI
+	CNIBinDirs []string // default: /opt/cni/bin and /usr/lib/cni
+	CNINetwork string   // name of the network; empty: the lexically first file's
+	RequireCNI bool     // without a file in CNIConfDir there is no network, rather than the bridge
+	// RequirePodCIDR: before the first SetPodCIDR there is no network, rather than the bridge with a range of its own.
+	RequirePodCIDR bool
+	CNICacheDir    string         // default: a directory under StateDir
+	StateDir       string         // for records, on disk as long as the node's data
+	Bridge         string         // default: berth0
+	PodCIDRs       []netip.Prefix // at most one of each family; default: chosen from private ranges that are free
 	// NonMasquerade are ranges that packets of the built-in bridge's pods go to with the pod's own address.
 	NonMasquerade []netip.Prefix
 	MTU           int // default: of the interface of the node's default route

@@ -25,12 +25,17 @@ const (
 	ReasonCNIConfiguration = "CNIConfigurationInvalid" // there are only broken files
 	ReasonNoCNI            = "CNIConfigurationMissing" // there is no file, and Config.RequireCNI asks for one
 	ReasonCNIPlugin        = "CNIPluginNotReady"       // the plugins say so
+	ReasonNoPodCIDR        = "PodCIDRMissing"          // there is no range, and Config.RequirePodCIDR asks for one
 	ReasonBridge           = "BridgeNotReady"
 )
 
 // errNoCNI is the error on a node on which the pods of its network provider have not written a CNI configuration yet.
 var errNoCNI = fmt.Errorf("there is no CNI configuration, which network.require_cni asks for: %w",
 	errdefs.ErrUnavailable)
+
+// errNoPodCIDR is the error on a node whose pods the built-in bridge connects, before its kubelet has a range for them.
+var errNoPodCIDR = fmt.Errorf("the kubelet has sent no range of addresses for pods, which network.require_pod_cidr "+
+	"asks for: %w", errdefs.ErrUnavailable)
 
 type provider struct {
 	cfg    Config
@@ -99,6 +104,9 @@ func (p *provider) choose() (network cni.Selection, broken string, err error) {
 	if !p.decided {
 		return cni.Selection{}, "", fmt.Errorf("no network configuration is valid: %s: %w", found.Reason(),
 			errdefs.ErrUnavailable)
+	}
+	if p.cfg.RequirePodCIDR && p.current.Network == nil && len(p.cidrs) == 0 {
+		return cni.Selection{}, "", errNoPodCIDR
 	}
 	return p.current, found.Reason(), nil
 }
@@ -202,10 +210,12 @@ func (p *provider) Teardown(ctx context.Context, pod *Pod) error {
 
 func (p *provider) Status(ctx context.Context) Status {
 	network, broken, err := p.choose()
-	if errors.Is(err, errNoCNI) {
+	switch {
+	case errors.Is(err, errNoCNI):
 		return Status{Reason: ReasonNoCNI, Message: err.Error()}
-	}
-	if err != nil {
+	case errors.Is(err, errNoPodCIDR):
+		return Status{Reason: ReasonNoPodCIDR, Message: err.Error()}
+	case err != nil:
 		return Status{Reason: ReasonCNIConfiguration, Message: err.Error()}
 	}
 	if broken != "" {

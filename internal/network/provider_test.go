@@ -191,6 +191,43 @@ func TestWithoutConfigurationThereIsNoNetworkWhereCNIIsRequired(t *testing.T) {
 	missing()
 }
 
+// The first pods of a node are asked for before its kubelet has a range for them. The bridge must not give them
+// addresses of its own choice where the configuration says so; a berthd that starts again knows the range.
+func TestWithoutARangeThereIsNoNetworkWhereOneIsRequired(t *testing.T) {
+	n := newNode(t)
+	n.Close()
+	n.cfg.RequirePodCIDR = true
+	n.open()
+	if s := n.Status(ctx); s.Ready || s.Reason != ReasonNoPodCIDR {
+		t.Fatalf("%+v", s)
+	}
+	p := n.pod("p")
+	if _, err := n.Setup(ctx, p); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "require_pod_cidr") {
+		t.Errorf("%v", err)
+	}
+	testhost.Check(t, n.SetPodCIDR(ctx, "10.66.0.0/24"))
+	for range 2 {
+		if s := n.Status(ctx); !s.Ready {
+			t.Fatalf("%+v", s)
+		}
+		if r := n.setup(p); !strings.HasPrefix(r.IPs[0].String(), "10.66.") {
+			t.Errorf("%v", r.IPs)
+		}
+		testhost.Check(t, n.Teardown(ctx, p))
+		n.Close()
+		n.open()
+	}
+	// A CNI configuration does not need it.
+	n.Close()
+	n.cfg.StateDir = t.TempDir()
+	n.conf("10-test.conflist", n.bridgeConf("early", "10.67.0.0/24", ""))
+	n.open()
+	if s := n.Status(ctx); !s.Ready {
+		t.Errorf("with CNI: %+v", s)
+	}
+	n.conf("10-test.conflist", "")
+}
+
 func TestWithoutConfigurationTheBridgeServes(t *testing.T) {
 	n := newNode(t)
 	if s := n.Status(ctx); !s.Ready {
