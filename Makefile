@@ -210,21 +210,15 @@ conformance-short: conformance ## two of its three runs, which have all specs
 conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
 
-# For example -focus Probing, -label-filter 'Feature: containsAny { UserNamespacesSupport }', -runtime containerd.
+# For example -focus Probing, -label-filter 'Feature: containsAny { UserNamespacesSupport }', -runtime containerd. In the
+# virtual machine: make vm VM_FLAGS='-suites node-conformance', with -node-conformance-flags.
 NODE_CONFORMANCE_FLAGS ?=
-
-# What the smaller choice leaves out: serial and slow specs, and of the others those that sleep for most of a minute and
-# variations of what is there.
-NODE_CONFORMANCE_SMOKE = -procs 16 -label-filter 'NodeConformance && !Serial && !Slow' -skip \
-	'should \*not\*|monotonically|Device Plugin|Probing restartable|bad image|starts and exits|$\
-	(before|after) restartable|image updated|updates should|infrequently|exec readiness|never be ready|GRPC|with timeout|$\
-	longer than|startup probe|PreStop hook|is terminating|while pending|in progress of|forcibly|multiple times|Summary'
 
 .PHONY: node-conformance node-conformance-smoke
 node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once; NODE_CONFORMANCE_FLAGS)
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_FLAGS)
 node-conformance-smoke: test-deps build ## a few minutes of the same
-	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_SMOKE)
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance -smoke $(NODE_CONFORMANCE_FLAGS)
 
 .PHONY: kubernetes
 kubernetes: ## build Kubernetes' programs for kubelet and node-conformance, once
@@ -285,7 +279,7 @@ cluster-conformance: test-deps build ## the Conformance specs of Kubernetes' tes
 	BERTH_CLUSTER=1 BERTH_BIN=$(CURDIR)/bin bin/machine bin/cluster.test -conformance $(CLUSTER_CONFORMANCE_FLAGS)
 
 .PHONY: vm vm-smoke vm-selinux vm-other
-vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
+vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS, as -suites node-conformance)
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
 vm-smoke: build ## a few minutes of the same

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,11 +85,7 @@ func noteLacking(results string) error {
 	} else if err := os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0); err != nil {
 		return err
 	}
-	var root unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/cgroup", &root); err != nil {
-		return fmt.Errorf("which version of cgroups there is: %w", err)
-	}
-	if root.Type != unix.CGROUP2_SUPER_MAGIC {
+	if !isCgroup2("/sys/fs/cgroup") {
 		lacking = append(lacking, cgroupV2)
 	}
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)

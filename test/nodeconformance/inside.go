@@ -33,6 +33,8 @@ const (
 	handler = "test-handler"
 	// runtimeCgroup is the runtime's own, for the suite's view of the machine's use.
 	runtimeCgroup = "/runtime"
+	// securityFiles is the mount point of securityfs, which a kernel with CONFIG_SECURITYFS has.
+	securityFiles = "/sys/kernel/security"
 )
 
 // tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It finds these in
@@ -67,7 +69,7 @@ func inside(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := furnish(dir, s.Results); err != nil {
+	if err := furnish(dir, s.Results, s.SystemBus); err != nil {
 		return err
 	}
 	if err := noteLacking(filepath.Join(work, "results")); err != nil {
@@ -86,7 +88,7 @@ func mount(from, to, kind string, flags uintptr, options string) error {
 
 // furnish gives these namespaces what a machine has: /proc and /sys of theirs, directories that the suite writes to, an
 // interface with an address, and a name.
-func furnish(dir, results string) error {
+func furnish(dir, results string, systemBus bool) error {
 	hierarchies, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
 		hierarchy := info.FSType == "cgroup" || info.FSType == "cgroup2"
 		return !hierarchy || !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup"), false
@@ -136,6 +138,11 @@ func furnish(dir, results string) error {
 	if err := mountCgroups(hierarchies); err != nil {
 		return err
 	}
+	if _, err := os.Stat(securityFiles); err == nil { // of AppArmor
+		if err := mount("securityfs", securityFiles, "securityfs", 0, ""); err != nil {
+			return err
+		}
+	}
 	for name := range tunables {
 		if err := mount(filepath.Join(work, "tunables", name), "/proc/sys/"+name, "", syscall.MS_BIND, ""); err != nil {
 			return err
@@ -154,8 +161,26 @@ func furnish(dir, results string) error {
 			return err
 		}
 	}
+	const dbus = "/run/dbus"
+	bus := filepath.Join(work, "dbus") // beside the /run that hides the machine's
+	if systemBus {
+		if err := os.Mkdir(bus, 0o755); err != nil {
+			return err
+		}
+		if err := mount(dbus, bus, "", syscall.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
 	if err := mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return err
+	}
+	if systemBus {
+		if err := os.Mkdir(dbus, 0o755); err != nil {
+			return err
+		}
+		if err := mount(bus, dbus, "", syscall.MS_BIND, ""); err != nil {
+			return err
+		}
 	}
 	if err := mount("", "/run", "", syscall.MS_SHARED, ""); err != nil {
 		return err
@@ -189,23 +214,6 @@ func mountCgroups(hierarchies []*mountinfo.Info) error {
 		}
 		if err := mount(h.FSType, h.Mountpoint, h.FSType, 0, options); err != nil {
 			return err
-		}
-	}
-	if len(hierarchies) != 1 || hierarchies[0].FSType != "cgroup2" {
-		return nil
-	}
-	// In v2 a cgroup whose children have controllers has no processes.
-	root := hierarchies[0].Mountpoint
-	if err := os.Mkdir(filepath.Join(root, "init"), 0o755); err != nil {
-		return err
-	}
-	procs, err := os.ReadFile(filepath.Join(root, "cgroup.procs"))
-	if err != nil {
-		return err
-	}
-	for pid := range strings.FieldsSeq(string(procs)) {
-		if err := os.WriteFile(filepath.Join(root, "init", "cgroup.procs"), []byte(pid), 0); err != nil {
-			return fmt.Errorf("move process %s: %w", pid, err)
 		}
 	}
 	return nil
@@ -364,7 +372,8 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		"--k8s-bin-dir", filepath.Join(work, programsDir), "--container-runtime-endpoint", n.Address,
 		"--container-runtime-process-name", process, "--container-runtime-pid-file", pid,
 		"--kubelet-config-file", filepath.Join(dir, "kubelet.json"), "--system-spec-name", "relaxed",
-		"--system-spec-file", filepath.Join(dir, "system.json"), "--prepull-images=false", "--report-dir", results)
+		"--system-spec-file", filepath.Join(dir, "system.json"), "--prepull-images=false", "--report-dir", results,
+		"--server-start-timeout", node.Patience(2*time.Minute).String())
 	flags := "--runtime-cgroups=" + runtimeCgroup // which the configuration has no field for
 	if s.Runtime != "berth" {
 		flags += " --containerd=" + n.Socket

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type settings struct {
 	Seed        int64
 	Limit       time.Duration
 	Verbose     bool
+	SystemBus   bool
 	Results     string // where reports and logs are kept
 	Cache       string
 }
@@ -34,6 +36,19 @@ type settings struct {
 // usual are the specs that run where no label filter is given: those of a node's conformance, but for what changes the
 // whole machine (huge pages) or measures it.
 const usual = "NodeConformance && !Feature: containsAny { HugePages }"
+
+// smaller is the choice that -smoke makes: no serial and slow specs, and of the others none that sleep for most of a
+// minute, and no variations of what is there.
+var smaller = settings{
+	Procs:  16,
+	Labels: "NodeConformance && !Serial && !Slow",
+	Skip: strings.Join([]string{
+		`should \*not\*`, "monotonically", "Device Plugin", "Probing restartable", "bad image", "starts and exits",
+		"(before|after) restartable", "image updated", "updates should", "infrequently", "exec readiness", "never be ready",
+		"GRPC", "with timeout", "longer than", "startup probe", "PreStop hook", "is terminating", "while pending",
+		"in progress of", "forcibly", "multiple times", "Summary",
+	}, "|"),
+}
 
 func main() {
 	if done, err := standIn(os.Args); done {
@@ -57,7 +72,15 @@ func main() {
 	flag.Int64Var(&s.Seed, "seed", time.Now().Unix(), "seed of the order in which specs run")
 	flag.DurationVar(&s.Limit, "limit", 3*time.Hour, "longest time of the suite")
 	flag.BoolVar(&s.Verbose, "v", false, "show what the suite prints")
+	flag.BoolVar(&s.SystemBus, "system-bus", false, "let the kubelet and specs use the machine's D-Bus, as graceful "+
+		"shutdown needs it. They announce shutdowns there, so the machine should be one that is made for tests")
+	smoke := flag.Bool("smoke", false, "a smaller choice, of a few minutes; further flags change it")
 	flag.Parse()
+	if *smoke {
+		given := map[string]bool{}
+		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		s.choose(smaller, given)
+	}
 	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -67,6 +90,19 @@ func main() {
 		exit(err)
 	}
 	exit(conformance(ctx, s, *prepare))
+}
+
+// choose takes another choice of specs, except what the given flags say.
+func (s *settings) choose(from settings, given map[string]bool) {
+	if !given["procs"] {
+		s.Procs = from.Procs
+	}
+	if !given["label-filter"] {
+		s.Labels = from.Labels
+	}
+	if !given["skip"] {
+		s.Skip = from.Skip
+	}
 }
 
 func exit(err error) {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/test/node"
 )
 
@@ -24,14 +26,23 @@ const (
 	programsDir    = "bin"
 )
 
-// enterScript moves itself into the cgroups whose cgroup.procs are its arguments up to "--", and runs what follows in
-// namespaces of its own. The first process there reaps what the others leave, and ends with the one that it runs.
+// enterScript moves itself into the cgroups whose cgroup.procs are its arguments up to "--", which become the roots of
+// a cgroup namespace, and then into those up to the next "--". It runs what follows in further namespaces of its own.
+// The first process there reaps what the others leave, and ends with the one that it runs.
 const enterScript = `
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift
-exec unshare --mount --propagation private --net --pid --ipc --uts --cgroup --fork --kill-child \
-	sh -c '"$@" <&3 & wait $!' sh "$@"
+exec unshare --cgroup sh -ec '
+	while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
+	shift
+	exec unshare --mount --propagation private --net --pid --ipc --uts --fork --kill-child \
+		sh -c "\"\$@\" <&3 & wait \$!" sh "$@"
+' sh "$@"
 `
+
+// leaf is a cgroup of version 2 below the root of the namespace. All processes begin there: a cgroup whose children
+// have controllers has no processes, and the process that has made the namespaces is not seen inside.
+const leaf = "init"
 
 // enter runs the suite in namespaces and cgroups of its own, and removes what is left of both.
 func enter(ctx context.Context, s settings, programs map[string]string) (err error) {
@@ -74,6 +85,15 @@ func enter(ctx context.Context, s settings, programs map[string]string) (err err
 	args := []string{"-ec", enterScript, "sh"}
 	for _, cgroup := range cgroups {
 		args = append(args, filepath.Join(cgroup, "cgroup.procs"))
+	}
+	args = append(args, "--")
+	for _, cgroup := range cgroups {
+		if isCgroup2(cgroup) {
+			if err := makeCgroup(cgroup, leaf); err != nil {
+				return err
+			}
+			args = append(args, filepath.Join(cgroup, leaf, "cgroup.procs"))
+		}
 	}
 	args = append(args, "--", filepath.Join(dir, programsDir, "nodeconformance"), insideArgument, dir)
 	// What is inside ends when this pipe does. A shell gives what it runs in the background no standard input.
@@ -127,6 +147,11 @@ func makeCgroups(name string) ([]string, error) {
 		made = append(made, dir)
 	}
 	return made, nil
+}
+
+func isCgroup2(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
 // makeCgroup makes a cgroup below root that processes may be put into.

@@ -130,6 +130,8 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 	nmeter := registrytest.Layer(registrytest.File("usr/bin/nmeter", 0o755, clock))
 	const suite = "e2e-test-images/"
 	add(suite+"busybox:1.37.0-1", busybox(nmeter)...)
+	// Specs of memory QoS name an older one.
+	add(suite+"busybox:1.36.1-1", busybox(nmeter)...)
 	for _, name := range []string{"nginx:1.15-4", "nginx:1.27-0"} {
 		add(suite+name, registrytest.ReadyLayer(shell), registrytest.ReadyLayer(nginx), siteLayer(80), nginxCommand)
 	}
