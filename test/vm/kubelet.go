@@ -20,24 +20,14 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 		"-args", "-prepare"); err != nil {
 		return nil, err
 	}
-	cache, err := os.UserCacheDir()
+	env, remove, err := s.shareKubernetes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	shared := filepath.Join(s.tests, "cache", "berth")
-	if err := os.MkdirAll(shared, 0o755); err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(filepath.Dir(shared))
-	if err := command(ctx, "cp", "-r", filepath.Join(cache, "berth", "kubelet"), shared); err != nil {
-		return nil, err
-	}
+	defer remove()
 	fmt.Printf("the kubelet: %v\n", elapsed(start))
 	results, err := s.runPackages(ctx, []string{tests}, wire.Command{
-		// Go, which is asked for the version of Kubernetes, keeps its own cache.
-		Env: []string{"BERTH_KUBELET=1", "XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"),
-			"GOCACHE=" + s.gocache},
-		Args: []string{"-test.parallel", "3"},
+		Env: append(env, "BERTH_KUBELET=1"), Args: []string{"-test.parallel", "3"},
 	})
 	for _, r := range results {
 		if r.ok() && r.passed == 0 {
@@ -45,4 +35,25 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 		}
 	}
 	return results, err
+}
+
+// shareKubernetes copies the programs of Kubernetes that the user's cache has to where the guest finds them with the
+// variables env. remove removes the copy.
+func (s *session) shareKubernetes(ctx context.Context) (env []string, remove func(), err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	shared := filepath.Join(s.tests, "cache")
+	remove = func() { os.RemoveAll(shared) }
+	if err := os.MkdirAll(filepath.Join(shared, "berth"), 0o755); err != nil {
+		return nil, nil, err
+	}
+	err = command(ctx, "cp", "-r", filepath.Join(cache, "berth", "kubelet"), filepath.Join(shared, "berth"))
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	// Go, which is asked for the version of Kubernetes, keeps its own cache.
+	return []string{"XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"), "GOCACHE=" + s.gocache}, remove, nil
 }

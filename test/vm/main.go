@@ -33,6 +33,7 @@ type settings struct {
 	only      string
 	exec      string
 	critest   string
+	nodeFlags string // of test/nodeconformance
 	size      size
 	bootLimit time.Duration
 	run, skip string
@@ -68,6 +69,8 @@ func main() {
 		"run the tests of these packages (./internal/volume, ./test/...) in place of suites, separated by commas")
 	flag.StringVar(&s.exec, "exec", "", "run this shell command in the guest in place of suites")
 	flag.StringVar(&s.critest, "critest-flags", "", "further flags of test/conformance, separated by spaces")
+	flag.StringVar(&s.nodeFlags, "node-conformance-flags", "-smoke",
+		"flags of test/nodeconformance, as words of a shell: -smoke, -focus 'Swap|MemoryQoS' -label-filter ''")
 	flag.StringVar(&s.run, "run", "", "run only tests whose names match this regular expression")
 	flag.StringVar(&s.skip, "skip", "", "do not run tests whose names match this regular expression")
 	flag.StringVar(&s.driver,
@@ -276,6 +279,7 @@ var allSuites = []suite{
 	{"packages", runDebs},
 	{"critest", runCritest},
 	{"kubelet", runKubelet},
+	{"node-conformance", runNodeConformance},
 	{"tests", func(ctx context.Context, s *session) ([]*result, error) {
 		return s.runPackages(ctx, []string{"./..."}, wire.Command{})
 	}},
