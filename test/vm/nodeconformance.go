@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
+	"regexp"
+	"strconv"
 	"time"
 
 	"berth/test/vm/wire"
@@ -51,14 +52,28 @@ func runNodeConformance(ctx context.Context, s *session) ([]*result, error) {
 	if err == nil && code != 0 {
 		r.err = fmt.Errorf("test/nodeconformance ended with %d", code)
 	}
-	for line := range strings.SplitSeq(string(out), "\n") {
-		if strings.Contains(line, " passed") {
-			fmt.Println(line)
-		}
-	}
+	r.countSpecs(out)
 	fmt.Println(r)
 	kept := filepath.Join(s.results, name)
 	err = command(ctx, "sh", "-ec", `rm -rf "$2"; ! [ -d "$1" ] || cp -r "$1" "$2"`, "sh",
 		filepath.Join(cache, "results", "node-berth"), kept)
 	return []*result{r}, err
+}
+
+// specCounts is the line that test/conformance/ginkgo sums a run up with.
+var specCounts = regexp.MustCompile(
+	`(?m)^berth, .*: (\d+) passed, (\d+) failed \((\d+) of them expected\), (\d+) skipped`)
+
+// countSpecs reads the counts from the output of test/nodeconformance. Specs that were expected to fail, and did, are
+// not among the failed ones.
+func (r *result) countSpecs(output []byte) {
+	m := specCounts.FindSubmatch(output)
+	if m == nil {
+		return
+	}
+	count := func(group int) int {
+		n, _ := strconv.Atoi(string(m[group])) // digits
+		return n
+	}
+	r.passed, r.failed, r.skipped = count(1), count(2)-count(3), count(4)
 }
