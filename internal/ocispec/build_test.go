@@ -294,7 +294,7 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{"seccomp profile of Docker", seccomp(docker), "archMap", errdefs.ErrInvalidArgument},
 		{"AppArmor that is not there", func(in changed) {
 			in.Container.Security.AppArmor = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "mine"}
-		}, `"mine"`, errdefs.ErrFailedPrecondition},
+		}, `apparmor profile "mine"`, errdefs.ErrFailedPrecondition},
 		{"PID namespace without a path", func(in changed) {
 			in.Container.Security.Namespaces.PID = model.NamespacePod
 		}, "PID", errdefs.ErrInvalidArgument},

@@ -30,6 +30,8 @@ func LoadAppArmor(name string) (bool, error) {
 	return true, nil
 }
 
+// appArmor sets the profile. Its errors write "apparmor" in lower case, as those of containerd and runc do: the kubelet
+// shows them to users, and test/e2e_node of Kubernetes looks for that word.
 func (b *builder) appArmor() error {
 	profile := b.security.AppArmor
 	if profile == nil {
@@ -48,21 +50,21 @@ func (b *builder) appArmor() error {
 	case model.ProfileLocalhost:
 		name := profile.LocalhostRef
 		if name == "" {
-			return invalid("AppArmor: type Localhost without a profile's name")
+			return invalid("apparmor: type Localhost without a profile's name")
 		}
 		if !b.host.AppArmor {
-			return unable("AppArmor: profile %q: this host has no AppArmor", name)
+			return unable("apparmor profile %q: this host has no AppArmor", name)
 		}
 		loaded, err := appArmorLoaded(name)
 		if err != nil {
-			return fmt.Errorf("AppArmor: %w", err)
+			return fmt.Errorf("apparmor: %w", err)
 		}
 		if !loaded {
-			return unable("AppArmor: profile %q is not loaded", name)
+			return unable("apparmor profile %q is not loaded", name)
 		}
 		b.spec.Process.ApparmorProfile = name
 	default:
-		return invalid("AppArmor: type %q is unknown", profile.Type)
+		return invalid("apparmor: type %q is unknown", profile.Type)
 	}
 	return nil
 }
