@@ -30,15 +30,7 @@ func newStopFixture(t *testing.T) *stopFixture {
 		t.Fatal(err)
 	}
 	f.server.RegisterService(&grpc.ServiceDesc{ServiceName: "berth.v1.Audit", HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{{StreamName: "Follow", ServerStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			time.AfterFunc(200*time.Millisecond, func() { close(f.full) })
-			for range 100 {
-				if err := s.SendMsg(wrapperspb.Bytes(make([]byte, 64<<10))); err != nil {
-					return err
-				}
-			}
-			return nil
-		}}},
+		Streams: []grpc.StreamDesc{{StreamName: "Follow", ServerStreams: true, Handler: f.follow}},
 		Methods: []grpc.MethodDesc{{MethodName: "Long", Handler: func(_ any, ctx context.Context, decode func(any) error,
 			intercept grpc.UnaryServerInterceptor,
 		) (any, error) {
@@ -67,6 +59,16 @@ func newStopFixture(t *testing.T) *stopFixture {
 	}
 	t.Cleanup(func() { f.conn.Close() })
 	return f
+}
+
+func (f *stopFixture) follow(_ any, s grpc.ServerStream) error {
+	time.AfterFunc(200*time.Millisecond, func() { close(f.full) })
+	for range 100 {
+		if err := s.SendMsg(wrapperspb.Bytes(make([]byte, 64<<10))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestASubscriberWhoNeverReadsDoesNotHoldAStop was seen to fail where Follow is no subscription.

@@ -71,8 +71,8 @@ func endOfEvents(ctx context.Context, err error) error {
 	return connection.Plain(err)
 }
 
-// auditFilter selects lines of the audit. A line names a pod but not its labels, so the runtime is asked for these, once
-// for each pod. The lines of a pod that has been removed since have no labels.
+// auditFilter selects lines of the audit. A line names a pod but not its labels, so the runtime is asked for these,
+// once for each pod. The lines of a pod that has been removed since have no labels.
 type auditFilter struct {
 	conn   *connection.Connection
 	chosen *lookup.Selection

@@ -124,7 +124,7 @@ func pollDescriptors() ([]int, error) {
 		}
 	}
 	if len(fds) < 2 {
-		return nil, fmt.Errorf("Go's poller has %d descriptors, not an epoll and an eventfd", len(fds))
+		return nil, fmt.Errorf("the poller of Go has %d descriptors, not an epoll and an eventfd", len(fds))
 	}
 	return fds, nil
 }
@@ -162,7 +162,7 @@ func (l *forker) take(fds []int, kept int) (closeAll func(), err error) {
 		fd, ok := own[theirs]
 		if !ok {
 			if fd, err = unix.PidfdGetfd(l.self, theirs, 0); err != nil {
-				return closeAll, fmt.Errorf("duplicate descriptor %d for a stage: %w", theirs, os.NewSyscallError("pidfd_getfd", err))
+				return closeAll, fmt.Errorf("duplicate descriptor %d for a stage: pidfd_getfd: %w", theirs, err)
 			}
 			own[theirs] = fd
 		}

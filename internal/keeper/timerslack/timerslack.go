@@ -34,6 +34,6 @@ func AsUsual(fork func() error) error {
 	return err
 }
 
-// ThreadAsUsual gives the calling thread, to which the caller's goroutine is locked for good, the kernel's default, which
-// all inherit that it forks.
+// ThreadAsUsual gives the calling thread, to which the caller's goroutine is locked for good, the kernel's default. All
+// that it forks inherit it.
 func ThreadAsUsual() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, kernelSlack, 0, 0, 0) }
