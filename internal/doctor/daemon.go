@@ -52,10 +52,14 @@ func (d *Daemon) command(ctx context.Context, proc string, words ...string) (*ex
 // in sets what is looked at to what the daemon has.
 func (d *Daemon) in(cfg Config) Config {
 	for _, one := range []struct {
-		to   *string
-		from string
-	}{{&cfg.Root, d.Root}, {&cfg.State, d.State}, {&cfg.CNIConfDir, d.CNIConfDir}} {
-		if one.from != "" {
+		to    *string
+		from  string
+		given bool
+	}{
+		{&cfg.Root, d.Root, cfg.Given.Root}, {&cfg.State, d.State, cfg.Given.State},
+		{&cfg.CNIConfDir, d.CNIConfDir, cfg.Given.CNIConfDir},
+	} {
+		if one.from != "" && !one.given {
 			*one.to = one.from
 		}
 	}

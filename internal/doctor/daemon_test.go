@@ -31,6 +31,15 @@ func TestTheDaemonsDirectoriesAreLookedAt(t *testing.T) {
 	if cfg.Root != "/data" || cfg.State != "/state" || cfg.CNIConfDir != "/c" {
 		t.Errorf("%+v", cfg)
 	}
+	// Those of a flag are looked at, and the daemon's are told all the same.
+	d := &Daemon{Version: "1", KeeperVersion: "1", Root: "/data", State: "/state"}
+	cfg = d.in(Config{Root: "/r", State: "/s", Daemon: d, Given: Given{Root: true}})
+	if cfg.Root != "/r" || cfg.State != "/state" {
+		t.Errorf("%+v", cfg)
+	}
+	if f := checkDaemon(t.Context(), cfg); !strings.HasSuffix(f.Detail, "root /data, state /state") {
+		t.Errorf("%+v", f)
+	}
 }
 
 // running is a directory of processes with a daemon whose program is a script.

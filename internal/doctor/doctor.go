@@ -34,8 +34,12 @@ type Config struct {
 	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
 	ContainerdVersion func(ctx context.Context, socket string) (string, error)
 	Daemon            *Daemon // that runs, in the place of the directories above; nil: none could be asked
-	Proc              string  // where processes are; empty: /proc
+	Given             Given
+	Proc              string // where processes are; empty: /proc
 }
+
+// Given says which directories are looked at also where the daemon has others.
+type Given struct{ Root, State, CNIConfDir bool }
 
 // CNI is where CNI's configurations and plugins are, as the daemon's configuration has it.
 type CNI struct {

@@ -26,18 +26,11 @@ The exit code is 1 if pods cannot run.`,
 				return command.Usage(cmd, err)
 			}
 			running := findings.AskDaemon(cmd.Context(), socket)
-			if running != nil {
-				// What is given as a flag is what the user wants to know of.
-				for name, own := range map[string]*string{
-					"root": &running.Root, "state": &running.State, "cni-conf-dir": &running.CNIConfDir,
-				} {
-					if cmd.Flags().Changed(name) {
-						*own = ""
-					}
-				}
-			}
+			// What is given as a flag is what the user wants to know of.
+			given := doctor.Given{Root: cmd.Flags().Changed("root"), State: cmd.Flags().Changed("state"),
+				CNIConfDir: cmd.Flags().Changed("cni-conf-dir")}
 			found := doctor.Examine(cmd.Context(), doctor.Config{
-				Socket: socket, Root: root, State: state, CNI: doctor.CNI{CNIConfDir: cniConfDir},
+				Socket: socket, Root: root, State: state, CNI: doctor.CNI{CNIConfDir: cniConfDir}, Given: given,
 				ContainerdVersion: connection.ContainerdVersion, Daemon: running,
 			})
 			failed := false
