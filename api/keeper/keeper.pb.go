@@ -431,6 +431,60 @@ func (x *ContainerRequest) GetId() string {
 	return ""
 }
 
+type DeleteRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The nonces of Run calls whose caller no longer waits. The keeper refuses those that it has yet to read, so that no
+	// container starts after its Delete.
+	Withdrawn     []string `protobuf:"bytes,2,rep,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteRequest) Reset() {
+	*x = DeleteRequest{}
+	mi := &file_keeper_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteRequest) ProtoMessage() {}
+
+func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
+func (*DeleteRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DeleteRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DeleteRequest) GetWithdrawn() []string {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return nil
+}
+
 type RunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -463,7 +517,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +529,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +542,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{6}
+	return file_keeper_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RunRequest) GetId() string {
@@ -624,7 +678,7 @@ type LogLimits struct {
 
 func (x *LogLimits) Reset() {
 	*x = LogLimits{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +690,7 @@ func (x *LogLimits) String() string {
 func (*LogLimits) ProtoMessage() {}
 
 func (x *LogLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +703,7 @@ func (x *LogLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLimits.ProtoReflect.Descriptor instead.
 func (*LogLimits) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LogLimits) GetMaxSize() int64 {
@@ -698,7 +752,7 @@ type StartError struct {
 
 func (x *StartError) Reset() {
 	*x = StartError{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +764,7 @@ func (x *StartError) String() string {
 func (*StartError) ProtoMessage() {}
 
 func (x *StartError) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +777,7 @@ func (x *StartError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartError.ProtoReflect.Descriptor instead.
 func (*StartError) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StartError) GetExitCode() int32 {
@@ -753,7 +807,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +819,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +832,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunResponse) GetPid() int32 {
@@ -829,7 +883,7 @@ type Setup struct {
 
 func (x *Setup) Reset() {
 	*x = Setup{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +895,7 @@ func (x *Setup) String() string {
 func (*Setup) ProtoMessage() {}
 
 func (x *Setup) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +908,7 @@ func (x *Setup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setup.ProtoReflect.Descriptor instead.
 func (*Setup) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Setup) GetEngine() string {
@@ -897,7 +951,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +963,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +976,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Phase) GetName() string {
@@ -957,7 +1011,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1023,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1036,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -1027,7 +1081,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1093,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1106,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -1155,7 +1209,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1221,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1234,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -1199,7 +1253,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1265,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1278,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -1245,7 +1299,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1311,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1324,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -1311,7 +1365,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1377,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1390,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1412,7 +1466,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1478,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1491,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1464,7 +1518,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1530,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1543,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1506,6 +1560,66 @@ func (x *ExecID) GetExecId() string {
 	return ""
 }
 
+type KillExecRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	ExecId        string                 `protobuf:"bytes,2,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
+	Withdrawn     string                 `protobuf:"bytes,3,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"` // the nonce of an Exec call, as in DeleteRequest; empty: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KillExecRequest) Reset() {
+	*x = KillExecRequest{}
+	mi := &file_keeper_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KillExecRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KillExecRequest) ProtoMessage() {}
+
+func (x *KillExecRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KillExecRequest.ProtoReflect.Descriptor instead.
+func (*KillExecRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *KillExecRequest) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *KillExecRequest) GetExecId() string {
+	if x != nil {
+		return x.ExecId
+	}
+	return ""
+}
+
+func (x *KillExecRequest) GetWithdrawn() string {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return ""
+}
+
 type ExecExit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ExitCode      int32                  `protobuf:"varint,1,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
@@ -1516,7 +1630,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1642,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1655,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1574,7 +1688,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1700,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1713,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1668,7 +1782,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1794,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1807,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1720,7 +1834,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1846,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1859,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{23}
+	return file_keeper_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1777,7 +1891,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1903,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1916,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{24}
+	return file_keeper_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1864,7 +1978,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1990,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +2003,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{25}
+	return file_keeper_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1916,7 +2030,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2042,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2055,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{26}
+	return file_keeper_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -1997,7 +2111,10 @@ const file_keeper_proto_rawDesc = "" +
 	"\x11log_limited_bytes\x18\v \x01(\x04R\x0flogLimitedBytes\x124\n" +
 	"\blog_held\x18\f \x01(\v2\x19.google.protobuf.DurationR\alogHeld\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xfd\x03\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"=\n" +
+	"\rDeleteRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
+	"\twithdrawn\x18\x02 \x03(\tR\twithdrawn\"\xfd\x03\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -2093,7 +2210,11 @@ const file_keeper_proto_rawDesc = "" +
 	"\x05error\x18\x02 \x01(\v2\x1b.berth.keeper.v1.StartErrorR\x05error\"D\n" +
 	"\x06ExecID\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aexec_id\x18\x02 \x01(\tR\x06execId\"D\n" +
+	"\aexec_id\x18\x02 \x01(\tR\x06execId\"k\n" +
+	"\x0fKillExecRequest\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
+	"\aexec_id\x18\x02 \x01(\tR\x06execId\x12\x1c\n" +
+	"\twithdrawn\x18\x03 \x01(\tR\twithdrawn\"D\n" +
 	"\bExecExit\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x1b\n" +
 	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\"\xf1\x01\n" +
@@ -2125,19 +2246,19 @@ const file_keeper_proto_rawDesc = "" +
 	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"<\n" +
 	"\fAdoptRequest\x12\x16\n" +
 	"\x06record\x18\x01 \x01(\fR\x06record\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token2\xd9\f\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token2\xdf\f\n" +
 	"\x06Keeper\x12C\n" +
 	"\x04Info\x12\x1c.berth.keeper.v1.InfoRequest\x1a\x1d.berth.keeper.v1.InfoResponse\x12@\n" +
 	"\x03Run\x12\x1b.berth.keeper.v1.RunRequest\x1a\x1c.berth.keeper.v1.RunResponse\x12@\n" +
-	"\x06Signal\x12\x1e.berth.keeper.v1.SignalRequest\x1a\x16.berth.keeper.v1.Empty\x12C\n" +
-	"\x06Delete\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12M\n" +
+	"\x06Signal\x12\x1e.berth.keeper.v1.SignalRequest\x1a\x16.berth.keeper.v1.Empty\x12@\n" +
+	"\x06Delete\x12\x1e.berth.keeper.v1.DeleteRequest\x1a\x16.berth.keeper.v1.Empty\x12M\n" +
 	"\x06Status\x12!.berth.keeper.v1.ContainerRequest\x1a .berth.keeper.v1.ContainerStatus\x12=\n" +
 	"\x04List\x12\x16.berth.keeper.v1.Empty\x1a\x1d.berth.keeper.v1.ListResponse\x12@\n" +
 	"\x05Watch\x12\x1d.berth.keeper.v1.WatchRequest\x1a\x16.berth.keeper.v1.Event0\x01\x12@\n" +
 	"\aUnwatch\x12\x1d.berth.keeper.v1.WatchRequest\x1a\x16.berth.keeper.v1.Empty\x12C\n" +
 	"\x04Exec\x12\x1c.berth.keeper.v1.ExecRequest\x1a\x1d.berth.keeper.v1.ExecResponse\x12>\n" +
-	"\bWaitExec\x12\x17.berth.keeper.v1.ExecID\x1a\x19.berth.keeper.v1.ExecExit\x12;\n" +
-	"\bKillExec\x12\x17.berth.keeper.v1.ExecID\x1a\x16.berth.keeper.v1.Empty\x12@\n" +
+	"\bWaitExec\x12\x17.berth.keeper.v1.ExecID\x1a\x19.berth.keeper.v1.ExecExit\x12D\n" +
+	"\bKillExec\x12 .berth.keeper.v1.KillExecRequest\x1a\x16.berth.keeper.v1.Empty\x12@\n" +
 	"\x06Attach\x12\x1e.berth.keeper.v1.AttachRequest\x1a\x16.berth.keeper.v1.Empty\x12;\n" +
 	"\x06Detach\x12\x19.berth.keeper.v1.AttachID\x1a\x16.berth.keeper.v1.Empty\x12G\n" +
 	"\n" +
@@ -2166,7 +2287,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -2174,82 +2295,84 @@ var file_keeper_proto_goTypes = []any{
 	(*InfoResponse)(nil),          // 3: berth.keeper.v1.InfoResponse
 	(*Counts)(nil),                // 4: berth.keeper.v1.Counts
 	(*ContainerRequest)(nil),      // 5: berth.keeper.v1.ContainerRequest
-	(*RunRequest)(nil),            // 6: berth.keeper.v1.RunRequest
-	(*LogLimits)(nil),             // 7: berth.keeper.v1.LogLimits
-	(*StartError)(nil),            // 8: berth.keeper.v1.StartError
-	(*RunResponse)(nil),           // 9: berth.keeper.v1.RunResponse
-	(*Setup)(nil),                 // 10: berth.keeper.v1.Setup
-	(*Phase)(nil),                 // 11: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 12: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 13: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 14: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 15: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 16: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 17: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 18: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 19: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 20: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 21: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 22: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 23: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 24: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 25: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 26: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*DeleteRequest)(nil),         // 6: berth.keeper.v1.DeleteRequest
+	(*RunRequest)(nil),            // 7: berth.keeper.v1.RunRequest
+	(*LogLimits)(nil),             // 8: berth.keeper.v1.LogLimits
+	(*StartError)(nil),            // 9: berth.keeper.v1.StartError
+	(*RunResponse)(nil),           // 10: berth.keeper.v1.RunResponse
+	(*Setup)(nil),                 // 11: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 12: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 13: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 14: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 15: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 16: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 17: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 18: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 19: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 20: berth.keeper.v1.ExecID
+	(*KillExecRequest)(nil),       // 21: berth.keeper.v1.KillExecRequest
+	(*ExecExit)(nil),              // 22: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 23: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 24: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 25: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 26: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 27: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 28: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	27, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	29, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
-	28, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
-	21, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
-	7,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
-	27, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
-	8,  // 6: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	11, // 7: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	10, // 8: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	27, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	28, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	27, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	27, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	10, // 13: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
-	13, // 14: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	13, // 15: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	8,  // 16: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	30, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
+	23, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
+	8,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
+	29, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	9,  // 6: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
+	12, // 7: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	11, // 8: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	29, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	30, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	29, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	29, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	11, // 13: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	14, // 14: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	14, // 15: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	9,  // 16: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
 	1,  // 17: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	6,  // 18: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	12, // 19: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	5,  // 20: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	7,  // 18: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	13, // 19: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	6,  // 20: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.DeleteRequest
 	5,  // 21: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
 	0,  // 22: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	15, // 23: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	15, // 24: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	17, // 25: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	19, // 26: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	19, // 27: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	21, // 28: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	22, // 29: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	16, // 23: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	16, // 24: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	18, // 25: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	20, // 26: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	21, // 27: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.KillExecRequest
+	23, // 28: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	24, // 29: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
 	5,  // 30: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
 	5,  // 31: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	23, // 32: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	25, // 32: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
 	5,  // 33: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
 	5,  // 34: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	24, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	25, // 36: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	26, // 37: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	26, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	27, // 36: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	28, // 37: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
 	0,  // 38: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
 	2,  // 39: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
 	0,  // 40: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
 	3,  // 41: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	9,  // 42: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	10, // 42: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
 	0,  // 43: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
 	0,  // 44: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	13, // 45: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	14, // 46: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	16, // 47: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	14, // 45: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	15, // 46: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	17, // 47: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
 	0,  // 48: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	18, // 49: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	20, // 50: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	19, // 49: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	22, // 50: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
 	0,  // 51: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
 	0,  // 52: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
 	0,  // 53: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
@@ -2282,7 +2405,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

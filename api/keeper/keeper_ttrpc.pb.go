@@ -11,14 +11,14 @@ type KeeperService interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
 	Run(context.Context, *RunRequest) (*RunResponse, error)
 	Signal(context.Context, *SignalRequest) (*Empty, error)
-	Delete(context.Context, *ContainerRequest) (*Empty, error)
+	Delete(context.Context, *DeleteRequest) (*Empty, error)
 	Status(context.Context, *ContainerRequest) (*ContainerStatus, error)
 	List(context.Context, *Empty) (*ListResponse, error)
 	Watch(context.Context, *WatchRequest, Keeper_WatchServer) error
 	Unwatch(context.Context, *WatchRequest) (*Empty, error)
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
 	WaitExec(context.Context, *ExecID) (*ExecExit, error)
-	KillExec(context.Context, *ExecID) (*Empty, error)
+	KillExec(context.Context, *KillExecRequest) (*Empty, error)
 	Attach(context.Context, *AttachRequest) (*Empty, error)
 	Detach(context.Context, *AttachID) (*Empty, error)
 	CloseStdin(context.Context, *ContainerRequest) (*Empty, error)
@@ -72,7 +72,7 @@ func RegisterKeeperService(srv *ttrpc.Server, svc KeeperService) {
 				return svc.Signal(ctx, &req)
 			},
 			"Delete": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
-				var req ContainerRequest
+				var req DeleteRequest
 				if err := unmarshal(&req); err != nil {
 					return nil, err
 				}
@@ -114,7 +114,7 @@ func RegisterKeeperService(srv *ttrpc.Server, svc KeeperService) {
 				return svc.WaitExec(ctx, &req)
 			},
 			"KillExec": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
-				var req ExecID
+				var req KillExecRequest
 				if err := unmarshal(&req); err != nil {
 					return nil, err
 				}
@@ -232,14 +232,14 @@ type KeeperClient interface {
 	Info(context.Context, *InfoRequest) (*InfoResponse, error)
 	Run(context.Context, *RunRequest) (*RunResponse, error)
 	Signal(context.Context, *SignalRequest) (*Empty, error)
-	Delete(context.Context, *ContainerRequest) (*Empty, error)
+	Delete(context.Context, *DeleteRequest) (*Empty, error)
 	Status(context.Context, *ContainerRequest) (*ContainerStatus, error)
 	List(context.Context, *Empty) (*ListResponse, error)
 	Watch(context.Context, *WatchRequest) (Keeper_WatchClient, error)
 	Unwatch(context.Context, *WatchRequest) (*Empty, error)
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
 	WaitExec(context.Context, *ExecID) (*ExecExit, error)
-	KillExec(context.Context, *ExecID) (*Empty, error)
+	KillExec(context.Context, *KillExecRequest) (*Empty, error)
 	Attach(context.Context, *AttachRequest) (*Empty, error)
 	Detach(context.Context, *AttachID) (*Empty, error)
 	CloseStdin(context.Context, *ContainerRequest) (*Empty, error)
@@ -289,7 +289,7 @@ func (c *keeperClient) Signal(ctx context.Context, req *SignalRequest) (*Empty, 
 	return &resp, nil
 }
 
-func (c *keeperClient) Delete(ctx context.Context, req *ContainerRequest) (*Empty, error) {
+func (c *keeperClient) Delete(ctx context.Context, req *DeleteRequest) (*Empty, error) {
 	var resp Empty
 	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Delete", req, &resp); err != nil {
 		return nil, err
@@ -366,7 +366,7 @@ func (c *keeperClient) WaitExec(ctx context.Context, req *ExecID) (*ExecExit, er
 	return &resp, nil
 }
 
-func (c *keeperClient) KillExec(ctx context.Context, req *ExecID) (*Empty, error) {
+func (c *keeperClient) KillExec(ctx context.Context, req *KillExecRequest) (*Empty, error) {
 	var resp Empty
 	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "KillExec", req, &resp); err != nil {
 		return nil, err

@@ -70,6 +70,9 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		return err
 	})
 	if err != nil {
+		if ctx.Err() != nil { // the keeper is not told, and may have yet to read the call
+			c.cut(req.ID, in.Nonce)
+		}
 		return nil, err
 	}
 	if res.Error != nil {
@@ -141,10 +144,29 @@ func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 
 // Delete kills what lives of a container and removes its cgroup and all traces. An unknown one is no error.
 func (c *Client) Delete(ctx context.Context, id string) error {
-	return c.call(ctx, func(conn *connection) error {
-		_, err := conn.api.Delete(ctx, &api.ContainerRequest{Id: id})
+	c.mu.Lock()
+	withdrawn := c.cutOff[id]
+	c.mu.Unlock()
+	err := c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Delete(ctx, &api.DeleteRequest{Id: id, Withdrawn: withdrawn})
 		return err
 	})
+	if err == nil && len(withdrawn) > 0 {
+		c.mu.Lock()
+		delete(c.cutOff, id)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// cut remembers for Delete that a Run was given up.
+func (c *Client) cut(id, nonce string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cutOff == nil {
+		c.cutOff = map[string][]string{}
+	}
+	c.cutOff[id] = append(c.cutOff[id], nonce)
 }
 
 // Status asks for a container's status. Only this call looks whether the container is paused.
@@ -255,7 +277,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			c.abandonExec(req.ContainerID, req.ExecID)
+			c.abandonExec(in)
 		}
 		return nil, err
 	}
@@ -268,7 +290,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	out := &ExecResult{PID: int(res.Pid)}
 	if req.Process.Terminal {
 		if out.Console, err = c.console(ctx, req.ContainerID+"/"+req.ExecID); err != nil {
-			c.abandonExec(req.ContainerID, req.ExecID)
+			c.abandonExec(in)
 			return nil, err
 		}
 	}
@@ -278,20 +300,16 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 // abandonWait limits how long a call continues after its caller has given up, so that the call can undo its work.
 const abandonWait = 2 * time.Second
 
-// abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled.
-func (c *Client) abandonExec(containerID, execID string) {
+// abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled, and may have
+// yet to read it: then it refuses it.
+func (c *Client) abandonExec(req *api.ExecRequest) {
 	ctx, cancel := context.WithTimeout(c.ctx, abandonWait)
 	defer cancel()
-	err := c.KillExec(ctx, containerID, execID)
-	if errors.Is(err, errdefs.ErrNotFound) { // it has failed, or the keeper has yet to read the call
-		select {
-		case <-time.After(abandonWait / 40):
-			err = c.KillExec(ctx, containerID, execID)
-		case <-ctx.Done():
-		}
-	}
+	err := c.killExec(ctx, &api.KillExecRequest{
+		ContainerId: req.ContainerId, ExecId: req.ExecId, Withdrawn: req.Nonce,
+	})
 	if err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		c.log.Warn("kill an exec whose caller has given up", "container_id", containerID, "error", err)
+		c.log.Warn("kill an exec whose caller has given up", "container_id", req.ContainerId, "error", err)
 	}
 }
 
@@ -362,8 +380,12 @@ func (c *Client) WaitExec(ctx context.Context, containerID, execID string) (*Exe
 // KillExec kills an exec with all that it has started and that can still be told to be its own; with a timeout set that
 // is everything, else its session and descendants.
 func (c *Client) KillExec(ctx context.Context, containerID, execID string) error {
+	return c.killExec(ctx, &api.KillExecRequest{ContainerId: containerID, ExecId: execID})
+}
+
+func (c *Client) killExec(ctx context.Context, req *api.KillExecRequest) error {
 	return c.call(ctx, func(conn *connection) error {
-		_, err := conn.api.KillExec(ctx, &api.ExecID{ContainerId: containerID, ExecId: execID})
+		_, err := conn.api.KillExec(ctx, req)
 		return err
 	})
 }

@@ -48,10 +48,11 @@ type Client struct {
 	running sync.WaitGroup
 
 	mu         sync.Mutex
-	conn       *connection   // nil: none at the moment
-	changed    chan struct{} // closed when conn changes
-	generation string        // of the keeper last talked to
-	lastErr    error         // why there is no connection
+	conn       *connection         // nil: none at the moment
+	changed    chan struct{}       // closed when conn changes
+	generation string              // of the keeper last talked to
+	lastErr    error               // why there is no connection
+	cutOff     map[string][]string // nonces of Run calls whose caller no longer waits, by the container's ID
 	consoles   map[string]*os.File
 	arrived    chan struct{} // closed when a console arrives
 }

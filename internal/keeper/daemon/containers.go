@@ -9,19 +9,33 @@ import (
 
 // containers are the containers of the table, by ID.
 type containers struct {
-	mu   sync.Mutex
-	byID map[string]*container
+	mu        sync.Mutex
+	byID      map[string]*container
+	withdrawn withdrawn
 }
 
 // add puts a container on the table. It returns the one that has this ID already, and changes nothing then.
 func (t *containers) add(c *container) (old *container) {
+	old, _ = t.addIf(c, func() error { return nil })
+	return old
+}
+
+// addNew is add for a container that is to be started: it is an error if the call that starts it was withdrawn.
+func (t *containers) addNew(c *container) (old *container, err error) {
+	return t.addIf(c, func() error { return t.withdrawn.check(c.record.Nonce) })
+}
+
+func (t *containers) addIf(c *container, may func() error) (old *container, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.byID[c.id]; old != nil {
-		return old
+		return old, nil
+	}
+	if err := may(); err != nil {
+		return nil, err
 	}
 	t.byID[c.id] = c
-	return nil
+	return nil, nil
 }
 
 // remove takes a container off the table.

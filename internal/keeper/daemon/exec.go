@@ -132,6 +132,9 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	if err := protocol.Room(protocol.RoomForExec); err != nil {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, err)
 	}
+	if err := s.containers.withdrawn.check(req.Nonce); err != nil {
+		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, err)
+	}
 	forgotten = c.forgetExecs()
 	p = newExec(c, record.Exec{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
 	c.execs[req.ExecId] = p

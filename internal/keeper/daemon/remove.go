@@ -20,7 +20,7 @@ import (
 const removeWait = 10 * time.Second
 
 // delete ends a container and removes all traces. It is idempotent.
-func (s *Server) delete(ctx context.Context, id string) error {
+func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) error {
 	if err := record.CheckID("container", id); err != nil {
 		return err
 	}
@@ -28,6 +28,7 @@ func (s *Server) delete(ctx context.Context, id string) error {
 		return err
 	}
 	defer s.gate.End()
+	s.containers.withdrawn.add(withdrawn...)
 	c, err := s.containers.get(id)
 	if err != nil {
 		return s.deleteUnknown(ctx, id)

@@ -61,8 +61,8 @@ func (v *service) Signal(ctx context.Context, req *api.SignalRequest) (*api.Empt
 	return done(v.s.signalContainer(ctx, req.Id, unix.Signal(req.Signal), req.All))
 }
 
-func (v *service) Delete(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	return done(v.s.delete(ctx, req.Id))
+func (v *service) Delete(ctx context.Context, req *api.DeleteRequest) (*api.Empty, error) {
+	return done(v.s.delete(ctx, req.Id, req.Withdrawn...))
 }
 
 func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.ContainerStatus, error) {
@@ -102,8 +102,9 @@ func (v *service) WaitExec(ctx context.Context, req *api.ExecID) (*api.ExecExit,
 	return res, protocol.Encode(err)
 }
 
-func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, error) {
-	p, err := v.s.getExec(req)
+func (v *service) KillExec(_ context.Context, req *api.KillExecRequest) (*api.Empty, error) {
+	v.s.containers.withdrawn.add(req.Withdrawn)
+	p, err := v.s.getExec(&api.ExecID{ContainerId: req.ContainerId, ExecId: req.ExecId})
 	if err == nil {
 		p.kill(false)
 	}

@@ -117,7 +117,12 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		}
 		c.first = &firstClient{req.Attach, files}
 	}
-	if old := s.containers.add(c); old != nil {
+	old, err := s.containers.addNew(c)
+	if err != nil {
+		c.dropFirst()
+		return nil, fmt.Errorf("start container %s: %w", req.Id, err)
+	}
+	if old != nil {
 		c.dropFirst()
 		old.mu.Lock()
 		defer old.mu.Unlock()
