@@ -457,6 +457,18 @@ func (k memoryKeeper) Run(_ context.Context, r *keeper.RunRequest) (*keeper.RunR
 	return result, err
 }
 
+// start starts a container that nobody has asked for, and tells of it.
+func (k memoryKeeper) start(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pid++
+	st := keeper.Status{ID: id, PodID: id, State: keeper.StateRunning, PID: k.pid, StartedAt: time.Now()}
+	k.running[id] = &memoryContainer{status: st}
+	for _, tell := range k.watches {
+		go tell(keeper.Event{Status: st})
+	}
+}
+
 // of runs do on a container, if the keeper has it.
 func (k memoryKeeper) of(id string, do func(*memoryContainer) error) error {
 	return k.call(func() error {

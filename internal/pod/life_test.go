@@ -634,6 +634,26 @@ func TestWhatNobodyKnowsIsEnded(t *testing.T) {
 	n.wantNothing("after the restart")
 }
 
+// TestAStartThatTheKeeperReadsLateIsEnded: of a berthd that was killed, whose pod the next one has removed by then. Seen
+// to fail where events of containers without a record are passed over.
+func TestAStartThatTheKeeperReadsLateIsEnded(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	memoryKeeper{n.host}.start("stray")
+	deadline := time.Now().Add(time.Minute)
+	for slices.Contains(n.host.left(), "container stray") {
+		if time.Now().After(deadline) {
+			t.Fatal("it still runs")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, own := range []string{pod, id} {
+		if !slices.Contains(n.host.left(), "container "+own) {
+			t.Errorf("container %s has a record, and was ended, too", own)
+		}
+	}
+}
+
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {

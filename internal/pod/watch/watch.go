@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/background"
@@ -20,6 +22,10 @@ import (
 // Keeper is what a Watcher asks of the keeper.
 type Keeper interface {
 	Lister
+	// Status is of one container. The error is errdefs.ErrNotFound if the keeper has none of this ID.
+	Status(ctx context.Context, id string) (*keeper.Status, error)
+	// Delete ends a container and removes all of it.
+	Delete(ctx context.Context, id string) error
 	// Watch calls its function with each event of the keeper's, until the context ends or the keeper goes.
 	Watch(context.Context, func(keeper.Event)) error
 }
@@ -143,14 +149,44 @@ func (w *Watcher) FollowKeeper() {
 
 // keeperEvent must not block: it is called for all containers in turn.
 func (w *Watcher) keeperEvent(e keeper.Event) {
-	if e.Gone || e.Status.State != keeper.StateExited {
+	if e.Gone {
 		return
 	}
+	exited := e.Status.State == keeper.StateExited
 	switch s, c := w.Index.ByID(e.Status.ID); {
-	case c != nil:
+	case c == nil && s == nil:
+		w.Background.Go(func() { w.endStray(e.Status.ID) })
+	case c != nil && exited:
 		w.Background.Go(func() { w.containerExited(c, e.Status) })
-	case s != nil:
+	case s != nil && exited:
 		w.Background.Go(func() { w.initExited(s, e.Status) })
+	}
+}
+
+// strayPatience is how long an event may be older than the removal of its container.
+const strayPatience = 2 * time.Second
+
+// endStray ends what the keeper has and no record knows. A berthd that was killed may have asked for a start that the
+// keeper reads only when the next berthd has removed the pod. What is to be started is in the index before that, so
+// nothing comes into it later.
+func (w *Watcher) endStray(id string) {
+	select {
+	case <-time.After(strayPatience):
+	case <-w.Ctx.Done():
+		return
+	}
+	st, err := w.Keeper.Status(w.Ctx, id)
+	if errdefs.IsNotFound(err) || w.Ctx.Err() != nil || w.Index.Has(id) {
+		return // the event was that of a removal
+	}
+	log := w.Log.With("container_id", id)
+	if err == nil {
+		log.Warn("end a container of which there is no record: the berthd that asked for its start was killed",
+			"pod_id", st.PodID, "pid", st.PID)
+		err = w.Keeper.Delete(w.Ctx, id)
+	}
+	if err != nil {
+		log.Error("end a container of which there is no record: the next start of berthd ends it", "error", err)
 	}
 }
 
