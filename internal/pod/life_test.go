@@ -634,8 +634,8 @@ func TestWhatNobodyKnowsIsEnded(t *testing.T) {
 	n.wantNothing("after the restart")
 }
 
-// TestAStartThatTheKeeperReadsLateIsEnded: of a berthd that was killed, whose pod the next one has removed by then. Seen
-// to fail where events of containers without a record are passed over.
+// TestAStartThatTheKeeperReadsLateIsEnded: of a berthd that was killed, whose pod the next one has removed by then.
+// Seen to fail where events of containers without a record are passed over.
 func TestAStartThatTheKeeperReadsLateIsEnded(t *testing.T) {
 	n := newMemoryNode(t)
 	pod, id := n.run()

@@ -300,8 +300,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 // abandonWait limits how long a call continues after its caller has given up, so that the call can undo its work.
 const abandonWait = 2 * time.Second
 
-// abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled, and may have
-// yet to read it: then it refuses it.
+// abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled, and may
+// have yet to read the call: then it refuses it.
 func (c *Client) abandonExec(req *api.ExecRequest) {
 	ctx, cancel := context.WithTimeout(c.ctx, abandonWait)
 	defer cancel()

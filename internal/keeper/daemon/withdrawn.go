@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// withdrawn are the nonces of calls whose caller no longer waits and has ended what they start. The keeper handles calls
-// at the same time, so it may read such a call after the one that ends it. It refuses it then.
+// withdrawn are the nonces of calls whose caller no longer waits and has ended what they start. The keeper handles
+// calls at the same time, so it may read such a call after the one that ends it. It refuses the call then.
 //
 // A nonce is added before the container or exec is looked for in its table, and checked with the lock of that table,
 // which stays locked until the container or exec is in it. So one of the two calls sees the other.
