@@ -15,6 +15,7 @@ kubernetes=$!
 trap 'kill -- -$kubernetes 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 
+took=
 for target in "$@"; do
 	case $target in
 	kubelet* | node-conformance*)
@@ -25,5 +26,9 @@ for target in "$@"; do
 		fi
 		;;
 	esac
+	began=$(date +%s)
 	make --no-print-directory "$target"
+	took="$took  $target $(($(date +%s) - began)) s
+"
 done
+printf 'All passed:\n%s' "$took"

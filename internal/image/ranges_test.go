@@ -21,6 +21,7 @@ func newRangesFixture(t *testing.T) *fixture {
 	f := newFixture(t)
 	other := f.cfg.Settings
 	other.Ranges = smallRanges
+	other.Retry.Attempts = 8 // a connection that breaks at random breaks at once a few times in a row now and then
 	adopt, err := f.Prepare(other)
 	if err != nil {
 		t.Fatal(err)

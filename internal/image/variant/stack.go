@@ -24,9 +24,9 @@ type (
 type stack struct {
 	xattrs fileattr.Xattrs
 	layers []*tree // top first
-	// lookups are how many directories were looked into to place the layer's own; limit, if not 0, is how many may be.
+	// lookups are how many directories were looked into; limit, if not 0, is how many may be.
 	lookups, limit uint64
-	// steps is how many further lookups on the way of links are allowed, counted for each layer.
+	// steps is how many more of them may be on the way of links, counted for each layer.
 	steps int
 }
 
@@ -34,8 +34,11 @@ type stack struct {
 // each, in a hundred layers. An image that installs a distribution through links needs some thousands.
 const maxSteps = 1 << 18
 
-// step pays for a lookup in a place.
+// step pays for a lookup in a place, on the way of a link: from what the layer may take, and from what all layers may.
 func (s *stack) step(at *place) error {
+	if err := s.pay(at); err != nil {
+		return err
+	}
 	if s.steps -= 1 + len(at.dirs); s.steps < 0 {
 		return refuse("following the links of the layers below takes more than %d lookups", maxSteps)
 	}
@@ -45,7 +48,7 @@ func (s *stack) step(at *place) error {
 // KeyLookups is the key of the configuration that bounds the lookups of an image's layers together.
 const KeyLookups = "max_image_lookups"
 
-// pay pays for placing a directory of the layer.
+// pay pays for a lookup in a place.
 func (s *stack) pay(at *place) error {
 	if s.lookups += 1 + uint64(len(at.dirs)); s.limit > 0 && s.lookups > s.limit {
 		return &unpack.LimitError{What: "fitting the layers of the image to one another takes", Key: KeyLookups,
