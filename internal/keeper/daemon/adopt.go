@@ -31,6 +31,9 @@ type adoption struct {
 	s    *Server
 	bare bool // there was no table when this keeper started, so containers that are handed back may be new to it
 
+	// aborted are the containers whose start this keeper has undone. A process that was killed may live for a moment.
+	aborted map[string]record.Container
+
 	mu   sync.Mutex
 	lost []string // containers whose records are spoilt, until endHandback
 	over bool     // the time to hand containers back is over
@@ -99,6 +102,10 @@ func (a *adoption) abort(c *container) {
 	if err != nil {
 		c.log.Error("remove container whose start was cut off", "error", err)
 	}
+	if a.aborted == nil {
+		a.aborted = map[string]record.Container{}
+	}
+	a.aborted[c.id] = c.record
 	if c.record.Reaper {
 		s.inits.removePodInit(&c.record)
 	}
@@ -180,7 +187,10 @@ func (a *adoption) adoptRecord(r *record.Container) *container {
 		}
 		return c
 	}
-	if lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID); !lives && !a.bare {
+	undone, ok := a.aborted[r.ID]
+	undoneHere := ok && undone.PID == r.PID && undone.Start == r.Start
+	lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID)
+	if undoneHere || !lives && !a.bare {
 		s.escrow.releaseForgotten(r.ID, s.containers)
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -238,8 +239,8 @@ func (e *engine) Destroy(_ context.Context, c runtime.Container) error {
 
 func (e *engine) Abort(ctx context.Context, c runtime.Container) error {
 	r := c.Record()
-	if r.PID > 0 {
-		_ = unix.Kill(r.PID, unix.SIGKILL)
+	if r.PID > 0 { // what is killed ends some time later
+		time.AfterFunc(100*time.Millisecond, func() { _ = unix.Kill(r.PID, unix.SIGKILL) })
 	}
 	return errors.Join(e.called("abort", c), e.Destroy(ctx, c))
 }
