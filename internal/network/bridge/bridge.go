@@ -46,12 +46,14 @@ const (
 // Bridge is the network of the endpoints on one bridge. It works in the network namespace of its process. Each lock
 // is in the part whose fields it guards.
 type Bridge struct {
-	cfg    Config
-	log    *slog.Logger
-	stop   context.CancelFunc
-	done   sync.WaitGroup
-	ending chan struct{} // wakes the watch after the last endpoint was removed
-	ids    keylock.Lock  // one operation at a time for an endpoint
+	cfg     Config
+	log     *slog.Logger
+	stop    context.CancelFunc
+	closing <-chan struct{} // closed by stop
+	done    sync.WaitGroup
+	ending  chan struct{} // wakes the watch after the last endpoint was removed
+	ids     keylock.Lock  // one operation at a time for an endpoint
+	endWait time.Duration // how long a removal in the background waits for the end of the pod's network namespace
 
 	segment *segment   // taken first
 	ports   *portTable // taken before pods
@@ -84,14 +86,14 @@ func Open(cfg Config) (*Bridge, error) {
 	pods := &endpoints{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, stuck: map[string]bool{}}
 	ports := &portTable{name: cfg.Name, pods: pods}
 	b := &Bridge{
-		cfg: cfg, log: cfg.Logger, ending: make(chan struct{}, 1), pods: pods, ports: ports,
+		cfg: cfg, log: cfg.Logger, ending: make(chan struct{}, 1), endWait: endWait, pods: pods, ports: ports,
 		segment: &segment{cfg: cfg, log: cfg.Logger, pods: pods, ports: ports},
 	}
 	if err := b.pods.load(dir); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	b.stop = stop
+	b.stop, b.closing = stop, ctx.Done()
 	b.done.Go(func() { b.watch(ctx) })
 	return b, nil
 }
@@ -235,8 +237,9 @@ func (b *Bridge) Detach(_ context.Context, id string) error {
 		return nil
 	}
 	background := b.cfg.Background && !b.pods.closed && len(r.hostPorts) == 0
+	unlinked := make(chan struct{})
 	if background {
-		r.leaving = make(chan struct{})
+		r.leaving, r.unlinked = make(chan struct{}), unlinked
 		b.done.Add(1)
 	}
 	b.pods.mu.Unlock()
@@ -245,13 +248,23 @@ func (b *Bridge) Detach(_ context.Context, id string) error {
 	}
 	go func() {
 		defer b.done.Done()
-		b.retire(r)
+		b.retire(r, unlinked)
 	}()
 	return nil
 }
 
-// retire detaches an endpoint in the background.
-func (b *Bridge) retire(r *record) {
+// endWait is how long the network namespace of a pod may take to end after the pod was detached.
+const endWait = time.Second
+
+// retire detaches an endpoint in the background. When the namespace of a pod ends, the kernel removes the interfaces in
+// it, and with them those on the bridge, for all namespaces that have ended meanwhile at once. It holds the lock of all
+// interfaces once for them, and a pod that starts waits for that lock. So it is left to the kernel where that comes soon.
+func (b *Bridge) retire(r *record, unlinked <-chan struct{}) {
+	select {
+	case <-unlinked:
+	case <-time.After(b.endWait): // somebody else has the namespace open
+	case <-b.closing:
+	}
 	err := b.detach(r, true)
 	b.pods.mu.Lock()
 	done := r.leaving

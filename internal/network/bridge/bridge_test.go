@@ -349,6 +349,53 @@ func TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone(t *testing.T) {
 	}
 }
 
+// TestAnInterfaceGoesWithItsNamespace: the kernel removes it then, and berthd does where somebody else keeps the
+// namespace. Seen to fail without the message that the interface is gone, and without an end of the wait for it.
+func TestAnInterfaceGoesWithItsNamespace(t *testing.T) {
+	b := open(t, Config{Name: "brgoes", StateDir: t.TempDir()})
+	for _, c := range []struct {
+		name string
+		kept bool // the namespace
+		wait time.Duration
+	}{{"ended", false, time.Hour}, {"kept", true, 10 * time.Millisecond}} {
+		p := attach(t, b, c.name)
+		b.endWait = c.wait
+		testhost.Check(t, b.Detach(ctx, c.name))
+		if !c.kept {
+			testhost.Unpin(p.NetNS)
+		}
+		testhost.Eventually(t, "the endpoint is gone", func() error {
+			there, err := hasLink(vethName("brgoes", c.name))
+			if err == nil && (there || b.Has(c.name)) {
+				err = fmt.Errorf("%s: the interface is there: %t, the record: %t", c.name, there, b.Has(c.name))
+			}
+			return err
+		})
+	}
+}
+
+// TestOnlyPodsOfIPv6HaveALinkLocalAddress: each tells all ports of the bridge of it, several times.
+func TestOnlyPodsOfIPv6HaveALinkLocalAddress(t *testing.T) {
+	for name, cidrs := range map[string][]netip.Prefix{
+		"br4": {netip.MustParsePrefix("10.98.1.0/24")},
+		"br6": {netip.MustParsePrefix("10.98.2.0/24"), netip.MustParsePrefix("fd00:98:2::/64")},
+	} {
+		p := attach(t, open(t, Config{Name: name, StateDir: t.TempDir(), CIDRs: cidrs}), "p")
+		testhost.In(t, p.NetNS, func() error {
+			link, err := netlink.LinkByName(Interface)
+			if err != nil {
+				return err
+			}
+			addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+			local := slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.IsLinkLocalUnicast() })
+			if want := len(cidrs) == 2; err == nil && local != want {
+				t.Errorf("%s: a link-local address: %t, want %t: %v", name, local, want, addrs)
+			}
+			return err
+		})
+	}
+}
+
 // TestAKillInTheMiddleOfADetachLosesNothing: the record outlives the interface.
 func TestAKillInTheMiddleOfADetachLosesNothing(t *testing.T) {
 	b := open(t, Config{Name: "brkill", StateDir: t.TempDir()})

@@ -250,6 +250,21 @@ func (es *endpoints) openedPorts() []hostPort {
 	return all
 }
 
+// lostLink says whether an interface that is gone, or no port any more, is of an endpoint that is not on its way out.
+func (es *endpoints) lostLink(name string, gone bool) bool {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for _, r := range es.records {
+		if r.Link == name {
+			if gone {
+				r.awaitNoMore()
+			}
+			return r.leaving == nil
+		}
+	}
+	return false
+}
+
 // afterRemoval waits for a removal of the endpoint that is under way, and returns the endpoint's record, nil if there
 // is none. The caller has locked the endpoint's ID.
 func (es *endpoints) afterRemoval(ctx context.Context, id string) (*record, error) {
@@ -259,6 +274,7 @@ func (es *endpoints) afterRemoval(ctx context.Context, id string) (*record, erro
 		var leaving chan struct{}
 		if r != nil {
 			leaving = r.leaving
+			r.awaitNoMore()
 		}
 		es.mu.Unlock()
 		if leaving == nil {
@@ -279,6 +295,7 @@ func (es *endpoints) awaitLeaving(ctx context.Context, count int) (waited bool, 
 	for _, r := range es.records {
 		if r.leaving != nil && len(leaving) < count {
 			leaving = append(leaving, r.leaving)
+			r.awaitNoMore()
 		}
 	}
 	es.mu.Unlock()

@@ -58,7 +58,8 @@ func (b *Bridge) listen(ctx context.Context) <-chan struct{} {
 	return removed
 }
 
-// isLostLink says whether a message is of the end of the bridge, or of an endpoint that is not on its way out.
+// isLostLink says whether a message is of the end of the bridge, or of an endpoint that is not on its way out. Who
+// waits for the end of the interface of one that is is told.
 func (b *Bridge) isLostLink(m *syscall.NetlinkMessage) bool {
 	if m.Header.Type != unix.RTM_DELLINK || len(m.Data) < unix.SizeofIfInfomsg {
 		return false
@@ -67,23 +68,13 @@ func (b *Bridge) isLostLink(m *syscall.NetlinkMessage) bool {
 	if err != nil {
 		return false
 	}
-	for _, a := range attrs {
-		if a.Attr.Type != unix.IFLA_IFNAME {
-			continue
-		}
-		name := string(bytes.TrimRight(a.Value, "\x00"))
-		if name == b.cfg.Name {
-			return true
-		}
-		b.pods.mu.Lock()
-		defer b.pods.mu.Unlock()
-		for _, r := range b.pods.records {
-			if r.Link == name && r.leaving == nil {
-				return true
-			}
-		}
+	at := slices.IndexFunc(attrs, func(a syscall.NetlinkRouteAttr) bool { return a.Attr.Type == unix.IFLA_IFNAME })
+	if at < 0 {
+		return false
 	}
-	return false
+	name := string(bytes.TrimRight(attrs[at].Value, "\x00"))
+	// With AF_BRIDGE, the port has left the bridge, and the interface is there still.
+	return name == b.cfg.Name || b.pods.lostLink(name, m.Data[0] == unix.AF_UNSPEC)
 }
 
 // isLostRule says whether a message is of the end of the table, or of a chain, a rule or a set of it.

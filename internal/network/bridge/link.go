@@ -242,6 +242,11 @@ func (v veth) create(ns *os.File) error {
 	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.mtu))))
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, vethMAC(v.name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.master))))
+	// One queue for each direction, which is what the kernel would leave of as many as there are processors. To drop the
+	// others it waits for a grace period, with the lock of all interfaces.
+	one := nl.Uint32Attr(1)
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, one))
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, one))
 
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
@@ -250,6 +255,8 @@ func (v veth) create(ns *os.File) error {
 	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(Interface))
 	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.mtu)))
 	peer.AddRtAttr(unix.IFLA_ADDRESS, v.mac)
+	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, one)
+	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, one)
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(ns.Fd())))
 	req.AddData(info)
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
@@ -286,8 +293,28 @@ func (v veth) enslave() error {
 	return err
 }
 
+// hasLink says whether there is an interface of this name, without the lock of all interfaces.
+func hasLink(name string) (bool, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request)
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // removeLink removes an interface by its name, which may be gone.
 func removeLink(name string) error {
+	if there, err := hasLink(name); err == nil && !there {
+		return nil
+	}
 	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
@@ -341,6 +368,11 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Interface, err)
 	}
+	if !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		if err := withoutLinkLocal(h, link); err != nil {
+			return nil, err
+		}
+	}
 	if err := h.LinkSetUp(link); err != nil {
 		return nil, fmt.Errorf("bring up %s: %w", Interface, err)
 	}
@@ -371,6 +403,17 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 		return nil, fmt.Errorf("the pod has IPv6 disabled and its network has no IPv4: %w", errdefs.ErrFailedPrecondition)
 	}
 	return got, nil
+}
+
+// withoutLinkLocal keeps the kernel from giving an interface a link-local address of IPv6. The pod has no use for one
+// where its network is of IPv4, and each tells all ports of the bridge several times that it is there. A kernel or a pod
+// without IPv6 has none anyway.
+func withoutLinkLocal(h *netlink.Handle, link netlink.Link) error {
+	err := h.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE)
+	if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("keep %s without a link-local address: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // awaitCarrier waits until an end of a pair can send and its port on the bridge can forward. The kernel gets

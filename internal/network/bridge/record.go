@@ -29,9 +29,20 @@ type record struct {
 	hostPorts []hostPort
 	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by endpoints.mu.
 	leaving chan struct{}
+	// unlinked is closed when the kernel says that the interface of an endpoint on its way out is gone, or when somebody
+	// waits for the endpoint; nil: it was closed. Guarded by endpoints.mu.
+	unlinked chan struct{}
 	// restored is when the watch, which alone uses it, last made the interface again.
 	restored time.Time
 	open     bool // the host ports belong in the table; guarded by portTable
+}
+
+// awaitNoMore ends the wait for the end of the endpoint's interface. endpoints.mu is locked.
+func (r *record) awaitNoMore() {
+	if r.unlinked != nil {
+		close(r.unlinked)
+		r.unlinked = nil
+	}
 }
 
 // network is the bridge's range on disk, there as long as the bridge is.
