@@ -1,6 +1,8 @@
 package cgroup
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +52,11 @@ var Host = sync.OnceValues(func() (*Hierarchies, error) {
 // Parse makes Hierarchies of a mountinfo file: unified says that /sys/fs/cgroup is a v2 hierarchy, and readFile reads
 // the controllers that it has.
 func Parse(mounts io.Reader, unified bool, readFile func(string) ([]byte, error)) (*Hierarchies, error) {
-	found, err := mountinfo.GetMountsFromReader(mounts, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	lines, err := ofCgroups(mounts)
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	found, err := mountinfo.GetMountsFromReader(lines, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
 		return nil, fmt.Errorf("cgroups: %w", err)
 	}
@@ -86,6 +92,25 @@ func Parse(mounts io.Reader, unified bool, readFile func(string) ([]byte, error)
 		return nil, errors.New("cgroups: no hierarchy is mounted at /sys/fs/cgroup")
 	}
 	return h, nil
+}
+
+// ofCgroups are the lines of a mountinfo file that may be of cgroups. A node with a thousand pods has five thousand
+// mounts, and it takes 30 ms to take all of them apart.
+func ofCgroups(mounts io.Reader) (io.Reader, error) {
+	var lines bytes.Buffer
+	all := bufio.NewReader(mounts)
+	for {
+		line, err := all.ReadBytes('\n')
+		if bytes.Contains(line, []byte(" - cgroup")) {
+			lines.Write(line)
+		}
+		if errors.Is(err, io.EOF) {
+			return &lines, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // Has tells whether a controller (cpu, memory, pids, hugetlb, …) can be used.

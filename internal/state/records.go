@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/disk"
@@ -172,7 +176,8 @@ type Spared struct {
 	Older bool
 }
 
-// Load reads every record. make returns what the record of an ID is unmarshalled into. A record of a newer berthd
+// Load reads every record. make returns what the record of an ID is unmarshalled into, and is called for one after
+// another. A record of a newer berthd
 // is an error, a FormatError, and nothing may be changed then.
 func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	entries, err := os.ReadDir(r.Dir)
@@ -182,35 +187,63 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// With thousands of records, most of a start of berthd is this: on all processors.
+	var mu sync.Mutex // guards what follows, and the caller's make
 	var broken []Broken
 	var spared []Spared
-	var newer *FormatError
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, e := range entries {
 		id := e.Name()
 		if !e.IsDir() || strings.HasPrefix(id, ".") {
 			continue
 		}
-		path := filepath.Join(r.Path(id), r.File)
-		_, err := read(path, make(id))
-		if err == nil {
-			continue
-		}
-		if errors.As(err, &newer) {
-			return nil, nil, err
-		}
-		isCopy, spareErr := read(path+spare, make(id))
-		switch {
-		case errors.As(spareErr, &newer):
-			return nil, nil, spareErr
-		case spareErr == nil:
-			spared = append(spared, Spared{ID: id, Err: err, Older: !isCopy})
-		case errors.Is(spareErr, os.ErrNotExist):
-			broken = append(broken, Broken{ID: id, Err: err})
-		default:
-			broken = append(broken, Broken{ID: id, Err: errors.Join(err, spareErr)})
-		}
+		group.Go(func() error {
+			b, s, err := r.load(id, func() any {
+				mu.Lock()
+				defer mu.Unlock()
+				return make(id)
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			if b != nil {
+				broken = append(broken, *b)
+			}
+			if s != nil {
+				spared = append(spared, *s)
+			}
+			return err
+		})
 	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	slices.SortFunc(broken, func(a, b Broken) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(spared, func(a, b Spared) int { return strings.Compare(a.ID, b.ID) })
 	return broken, spared, nil
+}
+
+// load reads one record, the second file if the first cannot be read.
+func (r Records) load(id string, make func() any) (*Broken, *Spared, error) {
+	path := filepath.Join(r.Path(id), r.File)
+	_, err := read(path, make())
+	if err == nil {
+		return nil, nil, nil
+	}
+	var newer *FormatError
+	if errors.As(err, &newer) {
+		return nil, nil, err
+	}
+	isCopy, spareErr := read(path+spare, make())
+	switch {
+	case errors.As(spareErr, &newer):
+		return nil, nil, spareErr
+	case spareErr == nil:
+		return nil, &Spared{ID: id, Err: err, Older: !isCopy}, nil
+	case !errors.Is(spareErr, os.ErrNotExist):
+		err = errors.Join(err, spareErr)
+	}
+	return &Broken{ID: id, Err: err}, nil, nil
 }
 
 // Doubled tells whether the second file of a record is one that Load could fall back to.

@@ -194,7 +194,7 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 		err = v.enslave()
 	}
 	if err != nil {
-		if fixed := b.segment.repair(ctx); fixed != nil {
+		if _, fixed := b.segment.repair(ctx); fixed != nil {
 			return nil, fmt.Errorf("make interface %s: %w", v.name, errors.Join(err, fixed))
 		}
 		b.segment.Lock()

@@ -8,8 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"berth/internal/disk"
 	"berth/internal/model"
@@ -190,32 +194,45 @@ func loadRecords(dir string, log *slog.Logger) ([]*record, error) {
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex // guards all
 	var all []*record
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		id, isRecord := strings.CutSuffix(e.Name(), ".json")
-		if !isRecord { // what a crash has left of a write
-			if err := removeFile(path); err != nil {
-				return nil, err
+		group.Go(func() error {
+			r, err := loadRecord(dir, e.Name(), log)
+			if r != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, r)
 			}
-			continue
-		}
-		r := new(record)
-		_, spoilt, err := readFile(path, r)
-		if err != nil {
-			return nil, err
-		}
-		if spoilt == nil {
-			spoilt = r.check(id)
-		}
-		if spoilt != nil {
-			log.Warn("a record of the pod network is spoilt", "pod_id", id, "error", spoilt)
-			continue
-		}
-		r.open = true // as far as is known; Reconcile makes it so
-		all = append(all, r)
+			return err
+		})
 	}
-	return all, nil
+	return all, group.Wait()
+}
+
+// loadRecord reads one record; nil: it is spoilt, which is logged, or the file is what a crash has left of a write.
+func loadRecord(dir, name string, log *slog.Logger) (*record, error) {
+	path := filepath.Join(dir, name)
+	id, isRecord := strings.CutSuffix(name, ".json")
+	if !isRecord {
+		return nil, removeFile(path)
+	}
+	r := new(record)
+	_, spoilt, err := readFile(path, r)
+	if err != nil {
+		return nil, err
+	}
+	if spoilt == nil {
+		spoilt = r.check(id)
+	}
+	if spoilt != nil {
+		log.Warn("a record of the pod network is spoilt", "pod_id", id, "error", spoilt)
+		return nil, nil
+	}
+	r.open = true // as far as is known; Reconcile makes it so
+	return r, nil
 }
 
 // check says what is wrong with a record that was read for an ID, and expands its ports.

@@ -277,22 +277,21 @@ func (s *segment) intact() (bool, error) {
 	return rules.whole(ports)
 }
 
-// repair builds bridge and table again around the endpoints that are there.
-func (s *segment) repair(ctx context.Context) error {
+// repair builds bridge and table again around the endpoints that are there, and returns the interfaces: see ourVeths.
+func (s *segment) repair(ctx context.Context) (have map[string]int, err error) {
 	s.Lock()
 	defer s.Unlock()
 	s.up = false
 	if err := s.build(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	h, err := routes()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer h.Close()
-	have, err := ourVeths(h, s.cfg.Name)
-	if err != nil {
-		return err
+	if have, err = ourVeths(h, s.cfg.Name); err != nil {
+		return nil, err
 	}
 	s.pods.mu.Lock()
 	var records []*record
@@ -316,5 +315,5 @@ func (s *segment) repair(ctx context.Context) error {
 		defer cancel()
 		_ = awaitCarrier(short, h, s.cfg.Name) // there is none where the pods' ends are gone
 	}
-	return errors.Join(errs...)
+	return have, errors.Join(errs...)
 }
