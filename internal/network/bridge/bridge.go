@@ -258,7 +258,7 @@ const endWait = time.Second
 
 // retire detaches an endpoint in the background. When the namespace of a pod ends, the kernel removes the interfaces in
 // it, and with them those on the bridge, for all namespaces that have ended meanwhile at once. It holds the lock of all
-// interfaces once for them, and a pod that starts waits for that lock. So it is left to the kernel where that comes soon.
+// interfaces once for them, and a pod that starts waits for that lock. So it is left to the kernel if that comes soon.
 func (b *Bridge) retire(r *record, unlinked <-chan struct{}) {
 	select {
 	case <-unlinked:

@@ -406,8 +406,8 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 }
 
 // withoutLinkLocal keeps the kernel from giving an interface a link-local address of IPv6. The pod has no use for one
-// where its network is of IPv4, and each tells all ports of the bridge several times that it is there. A kernel or a pod
-// without IPv6 has none anyway.
+// where its network is of IPv4, and each tells all ports of the bridge several times that it is there. A kernel or a
+// pod without IPv6 has none anyway.
 func withoutLinkLocal(h *netlink.Handle, link netlink.Link) error {
 	err := h.LinkSetIP6AddrGenMode(link, nl.IN6_ADDR_GEN_MODE_NONE)
 	if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
