@@ -293,21 +293,35 @@ func (v veth) enslave() error {
 	return err
 }
 
-// hasLink says whether there is an interface of this name, without the lock of all interfaces.
-func hasLink(name string) (bool, error) {
+// linkNames looks for interfaces by their names. It needs neither the lock of all interfaces nor a list of them.
+type linkNames struct{ socket int }
+
+func openLinkNames() (linkNames, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false, os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
+	return linkNames{fd}, os.NewSyscallError("socket", err)
+}
+
+func (l linkNames) close() { unix.Close(l.socket) }
+
+// has says whether there is an interface of this name, in the network namespace in which the socket was made.
+func (l linkNames) has(name string) (bool, error) {
 	request, err := unix.NewIfreq(name)
 	if err == nil {
-		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request)
+		err = unix.IoctlIfreq(l.socket, unix.SIOCGIFINDEX, request)
 	}
 	if errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+func hasLink(name string) (bool, error) {
+	names, err := openLinkNames()
+	if err != nil {
+		return false, err
+	}
+	defer names.close()
+	return names.has(name)
 }
 
 // removeLink removes an interface by its name, which may be gone.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -142,24 +143,33 @@ func (b *Bridge) check(ctx context.Context) {
 // again, as a pod may that removes it itself, has to wait.
 func (b *Bridge) lost() (list []*record, err error) {
 	b.pods.mu.Lock()
-	users := len(b.pods.records)
+	records := slices.Collect(maps.Values(b.pods.records))
 	b.pods.mu.Unlock()
-	if users == 0 {
+	if len(records) == 0 {
 		return nil, nil
 	}
-	h, err := routes()
+	names, err := openLinkNames()
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close()
-	have, err := ourVeths(h, b.cfg.Name)
-	if err != nil {
-		return nil, err
+	defer names.close()
+	missing := map[*record]bool{}
+	for _, r := range records {
+		there, err := names.has(r.Link)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			missing[r] = true
+		}
+	}
+	if len(missing) == 0 {
+		return nil, nil
 	}
 	b.pods.mu.Lock()
 	defer b.pods.mu.Unlock()
 	for _, r := range b.pods.records {
-		if _, ok := have[r.Link]; !ok && r.leaving == nil && !b.pods.stuck[r.ID] && time.Since(r.restored) >= checkInterval {
+		if missing[r] && r.leaving == nil && !b.pods.stuck[r.ID] && time.Since(r.restored) >= checkInterval {
 			list = append(list, r)
 		}
 	}
