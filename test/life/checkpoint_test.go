@@ -48,7 +48,8 @@ func checkpointNode(t *testing.T, more string) *node.Node {
 }
 
 // counter counts in memory, and writes the count to its output and to a file.
-const counter = "i=0; while :; do i=$((i+1)); echo count $i; echo $i >/tmp/next; mv /tmp/next /tmp/count; sleep 0.05; done"
+const counter = "i=0; while :; do i=$((i+1)); echo count $i; echo $i >/tmp/next; mv /tmp/next /tmp/count; " +
+	"sleep 0.05; done"
 
 func counting(c *cri.ContainerConfig) { c.Command = []string{"sh", "-c", counter} }
 
