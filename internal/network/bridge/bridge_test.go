@@ -677,6 +677,7 @@ func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
 func TestTheBridgeGoesWithTheLastPod(t *testing.T) {
 	cfg := Config{Name: "brlast", StateDir: t.TempDir(), Linger: 100 * time.Millisecond}
 	b := open(t, cfg)
+	b.endWait = 0 // the namespaces of the pods stay until the test ends
 	attach(t, b, "p")
 	if err := b.Purge(); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("purged under a pod: %v", err)
@@ -689,12 +690,12 @@ func TestTheBridgeGoesWithTheLastPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	testhost.Check(t, b.Detach(ctx, "q"))
-	for range 50 {
-		if _, err := netlink.LinkByName("brlast"); isNoLink(err) {
-			break
+	testhost.Eventually(t, "the bridge goes", func() error {
+		if _, err := netlink.LinkByName("brlast"); !isNoLink(err) {
+			return fmt.Errorf("bridge brlast is there (%w)", errors.Join(errdefs.ErrAlreadyExists, err))
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return nil
+	})
 	b.expire() // waits for the other, which has begun
 	nothingLeft(t, cfg)
 }
