@@ -21,6 +21,7 @@ var allowed = []struct {
 	{"file", regexp.MustCompile(`^/run/criu\.kdat(\.tmp)?$`), "criu keeps what it has found out about the kernel"},
 	{"file", regexp.MustCompile(`^/run/(runc|crun)$`),
 		"an empty directory that the runtime makes whatever directory it is told to use"},
+	{"file", regexp.MustCompile(`^/run/mount$`), "an empty directory that mount(8) makes when first used"},
 	{"file", regexp.MustCompile(`^/run/xtables\.lock$`), "the lock of iptables, which stays"},
 	{"file", regexp.MustCompile(`^/run/netns$`), "an empty directory that iproute2 and containerd make when first used"},
 	{"mount", regexp.MustCompile(`^/run/netns: `), "they mount it over itself"},

@@ -105,6 +105,8 @@ func (n *Node) containerdConfig() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version = 2\nroot = %q\nstate = %q\n", n.Root, n.State)
 	fmt.Fprintf(&b, "[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n", n.Socket, n.Socket+".ttrpc")
+	// Where it would install programs of images: /opt/containerd, made at each start, if nothing is said.
+	fmt.Fprintf(&b, "[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n", filepath.Join(n.Dir, "opt"))
 	const plugin = `plugins."io.containerd.grpc.v1.cri"`
 	fmt.Fprintf(&b, "[%s]\nsandbox_image = %q\nrestrict_oom_score_adj = true\n", plugin, Pause)
 	fmt.Fprintf(&b, "stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n")
