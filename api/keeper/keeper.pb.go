@@ -1876,22 +1876,91 @@ func (x *UpdateRequest) GetResources() []byte {
 	return nil
 }
 
-type CheckpointRequest struct {
+type FreezeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Session       string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
+	TimeoutNanos  int64                  `protobuf:"varint,4,opt,name=timeout_nanos,json=timeoutNanos,proto3" json:"timeout_nanos,omitempty"` // of the whole, until EndCheckpoint
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeRequest) Reset() {
+	*x = FreezeRequest{}
+	mi := &file_keeper_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeRequest) ProtoMessage() {}
+
+func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
+func (*FreezeRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FreezeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *FreezeRequest) GetTimeoutNanos() int64 {
+	if x != nil {
+		return x.TimeoutNanos
+	}
+	return 0
+}
+
+type CheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"` // new, or that of the Freeze
 	Session       string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
 	Images        string                 `protobuf:"bytes,4,opt,name=images,proto3" json:"images,omitempty"`                                  // an absolute directory, made anew, for CRIU's images
 	Work          string                 `protobuf:"bytes,5,opt,name=work,proto3" json:"work,omitempty"`                                      // likewise, for CRIU's log and statistics
 	TimeoutNanos  int64                  `protobuf:"varint,6,opt,name=timeout_nanos,json=timeoutNanos,proto3" json:"timeout_nanos,omitempty"` // of the whole, until EndCheckpoint
 	Criu          string                 `protobuf:"bytes,7,opt,name=criu,proto3" json:"criu,omitempty"`                                      // the program; empty: the one in PATH
+	Frozen        bool                   `protobuf:"varint,8,opt,name=frozen,proto3" json:"frozen,omitempty"`                                 // Freeze has been called with the nonce: the call fails if the container was thawed since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1972,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +1985,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{26}
+	return file_keeper_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1968,17 +2037,24 @@ func (x *CheckpointRequest) GetCriu() string {
 	return ""
 }
 
+func (x *CheckpointRequest) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
+}
+
 type EndCheckpointRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"` // of the Checkpoint; empty: of any
+	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"` // of the Checkpoint or the Freeze; empty: of any
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[27]
+	mi := &file_keeper_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2066,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[27]
+	mi := &file_keeper_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2079,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{27}
+	return file_keeper_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -2030,7 +2106,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[28]
+	mi := &file_keeper_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2118,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[28]
+	mi := &file_keeper_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2131,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{28}
+	return file_keeper_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -2232,7 +2308,12 @@ const file_keeper_proto_rawDesc = "" +
 	"\tattach_id\x18\x02 \x01(\tR\battachId\"=\n" +
 	"\rUpdateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tresources\x18\x02 \x01(\fR\tresources\"\xb8\x01\n" +
+	"\tresources\x18\x02 \x01(\fR\tresources\"t\n" +
+	"\rFreezeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\x12\x18\n" +
+	"\asession\x18\x03 \x01(\tR\asession\x12#\n" +
+	"\rtimeout_nanos\x18\x04 \x01(\x03R\ftimeoutNanos\"\xd0\x01\n" +
 	"\x11CheckpointRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\tR\x05nonce\x12\x18\n" +
@@ -2240,13 +2321,14 @@ const file_keeper_proto_rawDesc = "" +
 	"\x06images\x18\x04 \x01(\tR\x06images\x12\x12\n" +
 	"\x04work\x18\x05 \x01(\tR\x04work\x12#\n" +
 	"\rtimeout_nanos\x18\x06 \x01(\x03R\ftimeoutNanos\x12\x12\n" +
-	"\x04criu\x18\a \x01(\tR\x04criu\"<\n" +
+	"\x04criu\x18\a \x01(\tR\x04criu\x12\x16\n" +
+	"\x06frozen\x18\b \x01(\bR\x06frozen\"<\n" +
 	"\x14EndCheckpointRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"<\n" +
 	"\fAdoptRequest\x12\x16\n" +
 	"\x06record\x18\x01 \x01(\fR\x06record\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token2\xdf\f\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token2\xa1\r\n" +
 	"\x06Keeper\x12C\n" +
 	"\x04Info\x12\x1c.berth.keeper.v1.InfoRequest\x1a\x1d.berth.keeper.v1.InfoResponse\x12@\n" +
 	"\x03Run\x12\x1b.berth.keeper.v1.RunRequest\x1a\x1c.berth.keeper.v1.RunResponse\x12@\n" +
@@ -2268,7 +2350,8 @@ const file_keeper_proto_rawDesc = "" +
 	"\x05Pause\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12C\n" +
 	"\x06Resume\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12H\n" +
 	"\n" +
-	"Checkpoint\x12\".berth.keeper.v1.CheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12N\n" +
+	"Checkpoint\x12\".berth.keeper.v1.CheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12@\n" +
+	"\x06Freeze\x12\x1e.berth.keeper.v1.FreezeRequest\x1a\x16.berth.keeper.v1.Empty\x12N\n" +
 	"\rEndCheckpoint\x12%.berth.keeper.v1.EndCheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12>\n" +
 	"\x05Adopt\x12\x1d.berth.keeper.v1.AdoptRequest\x1a\x16.berth.keeper.v1.Empty\x129\n" +
 	"\aAdopted\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.Empty\x12B\n" +
@@ -2287,7 +2370,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -2315,26 +2398,27 @@ var file_keeper_proto_goTypes = []any{
 	(*AttachRequest)(nil),         // 23: berth.keeper.v1.AttachRequest
 	(*AttachID)(nil),              // 24: berth.keeper.v1.AttachID
 	(*UpdateRequest)(nil),         // 25: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 26: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 27: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 28: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
+	(*FreezeRequest)(nil),         // 26: berth.keeper.v1.FreezeRequest
+	(*CheckpointRequest)(nil),     // 27: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 28: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 29: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	29, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	30, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
-	30, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
+	31, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
 	23, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
 	8,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
-	29, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	30, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
 	9,  // 6: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
 	12, // 7: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
 	11, // 8: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	29, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	30, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	29, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	29, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	30, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	31, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	30, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	30, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
 	11, // 13: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
 	14, // 14: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
 	14, // 15: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
@@ -2357,38 +2441,40 @@ var file_keeper_proto_depIdxs = []int32{
 	25, // 32: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
 	5,  // 33: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
 	5,  // 34: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	26, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	27, // 36: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	28, // 37: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 38: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	2,  // 39: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
-	0,  // 40: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	3,  // 41: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	10, // 42: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 43: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 44: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	14, // 45: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	15, // 46: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	17, // 47: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 48: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	19, // 49: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	22, // 50: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 51: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 57: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 58: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 59: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 60: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 61: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 62: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 63: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
-	0,  // 64: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	41, // [41:65] is the sub-list for method output_type
-	17, // [17:41] is the sub-list for method input_type
+	27, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	26, // 36: berth.keeper.v1.Keeper.Freeze:input_type -> berth.keeper.v1.FreezeRequest
+	28, // 37: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	29, // 38: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 39: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	2,  // 40: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
+	0,  // 41: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	3,  // 42: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	10, // 43: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 44: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 45: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	14, // 46: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	15, // 47: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	17, // 48: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 49: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	19, // 50: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	22, // 51: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 52: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 59: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 60: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 61: berth.keeper.v1.Keeper.Freeze:output_type -> berth.keeper.v1.Empty
+	0,  // 62: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 63: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 64: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 65: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
+	0,  // 66: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	42, // [42:67] is the sub-list for method output_type
+	17, // [17:42] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -2405,7 +2491,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ type KeeperService interface {
 	Pause(context.Context, *ContainerRequest) (*Empty, error)
 	Resume(context.Context, *ContainerRequest) (*Empty, error)
 	Checkpoint(context.Context, *CheckpointRequest) (*Empty, error)
+	Freeze(context.Context, *FreezeRequest) (*Empty, error)
 	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
@@ -176,6 +177,13 @@ func RegisterKeeperService(srv *ttrpc.Server, svc KeeperService) {
 				}
 				return svc.Checkpoint(ctx, &req)
 			},
+			"Freeze": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req FreezeRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Freeze(ctx, &req)
+			},
 			"EndCheckpoint": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req EndCheckpointRequest
 				if err := unmarshal(&req); err != nil {
@@ -248,6 +256,7 @@ type KeeperClient interface {
 	Pause(context.Context, *ContainerRequest) (*Empty, error)
 	Resume(context.Context, *ContainerRequest) (*Empty, error)
 	Checkpoint(context.Context, *CheckpointRequest) (*Empty, error)
+	Freeze(context.Context, *FreezeRequest) (*Empty, error)
 	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
@@ -433,6 +442,14 @@ func (c *keeperClient) Resume(ctx context.Context, req *ContainerRequest) (*Empt
 func (c *keeperClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*Empty, error) {
 	var resp Empty
 	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Checkpoint", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *keeperClient) Freeze(ctx context.Context, req *FreezeRequest) (*Empty, error) {
+	var resp Empty
+	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Freeze", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

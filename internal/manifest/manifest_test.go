@@ -161,6 +161,8 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 1}, {containerPort: 81, hostPort: 1}]\n"), "taken"},
 		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 81}]\nhostNetwork: true\n"), "differs from containerPort"},
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v}]\n"), `there is no volume "v"`},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, bindMountOptions: [noexec, exec]}]\n" +
+			"volumes: [{name: v, emptyDir: {}}]\n"), `volumeMounts[0].bindMountOptions[1]: "exec" is none of`},
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]\nvolumes: [{name: v, emptyDir: {}}]\n"),
 			"not a path inside"},
 		{withSpec(one + "  resources: {requests: {cpu: 2}, limits: {cpu: 1}}\n"), "more than the limit"},

@@ -435,6 +435,13 @@ func (c *checks) mounts(field string, ctr *corev1.Container, volumes map[string]
 				c.add(field+".recursiveReadOnly", "needs readOnly")
 			}
 		}
+		for i, option := range mount.BindMountOptions {
+			switch corev1.BindMountOption(option) {
+			case corev1.BindMountOptionNoExec, corev1.BindMountOptionNoDev, corev1.BindMountOptionNoSUID:
+			default:
+				c.add(fmt.Sprintf("%s.bindMountOptions[%d]", field, i), "%q is none of noexec, nodev and nosuid", option)
+			}
+		}
 	}
 }
 

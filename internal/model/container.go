@@ -52,6 +52,8 @@ type Mount struct {
 	GIDMappings       []IDMapping `json:"gidMappings,omitempty"`
 	Image             *ImageSpec  `json:"image,omitempty"`
 	ImageSubPath      string      `json:"imageSubPath,omitempty"`
+	// Options are noexec, nodev and nosuid, each at most once.
+	Options []string `json:"options,omitempty"`
 }
 
 // Device brings a host device into a container. Permissions is made of r, w and m.
@@ -229,6 +231,8 @@ type User struct {
 // ContainerStatus is the status of a container, as clients are told it. It has a field for each that the status
 // of a CRI version or of PouchContainer has, and they are published together, so that no client sees half a change.
 type ContainerStatus struct {
+	Making bool // it is still being made, and no client is told of it
+
 	ID         string
 	SandboxID  string
 	Config     *ContainerConfig // shared and immutable: do not write to it

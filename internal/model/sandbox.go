@@ -173,6 +173,8 @@ const (
 
 // SandboxStatus is the status of a sandbox, as clients are told it.
 type SandboxStatus struct {
+	Making bool // it is still being made, and no client is told of it
+
 	ID             string
 	Config         *SandboxConfig // shared and immutable: do not write to it
 	State          SandboxState

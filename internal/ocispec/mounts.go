@@ -205,6 +205,7 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 	default:
 		out.Options = append(out.Options, "rw")
 	}
+	out.Options = append(out.Options, m.Options...)
 	isMapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0
 	if m.Image != nil && isMapped {
 		// The image is mounted on the host with its pod's mapping, and the kernel maps no mount twice.

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/annotation"
 	"berth/internal/blockio"
+	"berth/internal/checkpoint"
 	"berth/internal/disk"
 	"berth/internal/image"
 	"berth/internal/loglimit"
@@ -38,15 +39,20 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	if err != nil {
 		return "", err
 	}
+	return m.createContainer(ctx, &creation{m: m, id: record.NewID(), sandbox: s, cfg: cfg})
+}
+
+func (m *Manager) createContainer(ctx context.Context, cr *creation) (string, error) {
+	cfg, s := cr.cfg, cr.sandbox
 	release, err := s.Share(ctx, "create container in")
 	if err != nil {
 		return "", err
 	}
 	defer release()
 	if m.index.Gone(s) {
-		return "", fmt.Errorf("pod sandbox %q: %w", sandboxID, errdefs.ErrNotFound)
+		return "", fmt.Errorf("pod sandbox %q: %w", s.ID(), errdefs.ErrNotFound)
 	}
-	cr := &creation{m: m, sandbox: s, pod: s.Record(), id: record.NewID(), cfg: cfg}
+	cr.pod = s.Record()
 	if err := cr.check(); err != nil {
 		return "", err
 	}
@@ -78,6 +84,11 @@ type creation struct {
 
 	img       *model.Image
 	restoring *checkpoints.Restoring // nil: the container is not made from a checkpoint
+
+	// member is what the checkpoint of a pod, in the directory memberOf, has of the container; nil: the pod is not made
+	// from one.
+	member   *checkpoint.PodContainer
+	memberOf string
 
 	container *index.Container
 	release   func() // lets others have the container; nil: it is not registered
@@ -207,7 +218,12 @@ const buildStep = "build the specification"
 // findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer
 // it holds.
 func (cr *creation) findImage(ctx context.Context) (err error) {
-	if cr.img, cr.restoring, err = cr.m.checkpoints.Find(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
+	if cr.member != nil {
+		cr.img, cr.restoring, err = cr.m.checkpoints.FindIn(ctx, cr.cfg, cr.memberOf, cr.member)
+	} else {
+		cr.img, cr.restoring, err = cr.m.checkpoints.Find(ctx, cr.cfg, cr.id)
+	}
+	if err != nil || cr.restoring == nil {
 		return err
 	}
 	return cr.restorable()

@@ -611,6 +611,9 @@ func (k memoryKeeper) Resume(_ context.Context, id string) error {
 		return nil
 	})
 }
+func (k memoryKeeper) Freeze(context.Context, string, time.Duration) (string, func(context.Context) error, error) {
+	return "", nil, errdefs.ErrNotImplemented
+}
 func (k memoryKeeper) Checkpoint(context.Context, *keeper.CheckpointRequest) (func(context.Context) error, error) {
 	return nil, errdefs.ErrNotImplemented
 }

@@ -20,6 +20,12 @@ import (
 //
 // A name in use is errdefs.ErrAlreadyExists, an unknown handler errdefs.ErrNotFound.
 func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (string, error) {
+	return m.runSandbox(ctx, cfg, handler, false)
+}
+
+// runSandbox is RunSandbox; restoring is in the pod's record.
+func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string, restoring bool) (string,
+	error) {
 	settings := m.settings.Load()
 	h, err := settings.handler(handler)
 	if err != nil {
@@ -45,6 +51,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		Handler:        handler,
 		DefaultHandler: settings.Default,
 		Phase:          record.SandboxCreating,
+		Restoring:      restoring,
 	}
 	if err := m.cgroups.Place(&r); err != nil {
 		return "", err

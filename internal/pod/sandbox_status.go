@@ -75,7 +75,7 @@ func (m *Manager) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*mo
 			continue
 		}
 		st := s.Status()
-		if f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
+		if st.Making || f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
 			continue
 		}
 		list = append(list, st)

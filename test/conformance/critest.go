@@ -17,14 +17,14 @@ import (
 )
 
 // critest runs the suite once. An error means that it gave no report.
-func critest(ctx context.Context, s settings, tools *tools, address, temporary, results string,
+func critest(ctx context.Context, s settings, tools *tools, t *target, temporary, results string,
 	r run) (*report, error) {
 	file := filepath.Join(results, strings.NewReplacer(", ", "-", " ", "-").Replace(r.name))
 	if err := os.Remove(file + ".json"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	args := []string{
-		"-runtime-endpoint", address,
+		"-runtime-endpoint", t.address,
 		"-test.timeout", "0",
 		"-ginkgo.timeout", s.limit.String(),
 		"-ginkgo.no-color",
@@ -34,6 +34,9 @@ func critest(ctx context.Context, s settings, tools *tools, address, temporary, 
 	}
 	if r.websocket {
 		args = append(args, "-websocket-exec", "-websocket-attach", "-websocket-portforward")
+	}
+	if r.nri && t.nri != "" {
+		args = append(args, "-nri-socket", t.nri)
 	}
 	if r.skip != "" {
 		args = append(args, "-ginkgo.skip", r.skip)

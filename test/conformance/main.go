@@ -146,6 +146,7 @@ func conformance(ctx context.Context, s settings) error {
 // target is a runtime under test, and how to end it.
 type target struct {
 	address string
+	nri     string // the socket of its NRI; empty: there is none
 	log     func() string
 	node    *node.Node // nil: not ours
 	stop    func() error
@@ -184,12 +185,18 @@ func startTarget(ctx context.Context, s settings, built images.Images) (*target,
 	return t, nil
 }
 
+// slowPlugins is for specs whose plugins take two seconds to join, which is all that they may take by default.
+const slowPlugins = "[nri]\nplugin_request_timeout = \"10s\"\n"
+
 func (t *target) startNode(ctx context.Context, s settings, registry *registrytest.Registry) error {
 	var n *node.Node
 	var err error
 	switch s.runtime {
 	case "berth":
-		n, err = node.Start(ctx, node.Options{Registry: registry, CNI: s.cni, Setup: s.setup})
+		n, err = node.Start(ctx, node.Options{
+			Registry: registry, CNI: s.cni, Setup: s.setup, Tables: slowPlugins,
+			Prepare: func(n *node.Node) error { return os.MkdirAll(filepath.Dir(n.NRISocket), 0o700) },
+		})
 	case "containerd":
 		n, err = node.StartContainerd(ctx, node.Options{Registry: registry})
 	default:
@@ -199,6 +206,9 @@ func (t *target) startNode(ctx context.Context, s settings, registry *registryte
 		return err
 	}
 	t.node, t.address, t.log = n, n.Address, n.LogTail
+	if s.runtime == "berth" {
+		t.nri = n.NRISocket
+	}
 	t.stop = func() error { return errors.Join(n.Stop(), registry.Close()) }
 	return nil
 }

@@ -24,6 +24,7 @@ type phase struct {
 type run struct {
 	name      string
 	websocket bool
+	nri       bool   // the specs of NRI are run: their plugins hold up and refuse every pod of the runtime
 	seed      int64  // added to the seed of all, so that two runs at the same time differ in their order
 	skip      string // regular expression of specs that are left out
 	why       string // they are left out
@@ -34,8 +35,8 @@ type run struct {
 const alone = `Image Manager|Image Consistency|Image Identifier Consistency|portforward|port mapping with host port`
 
 var allPhases = []phase{
-	{"spdy", []run{{name: "spdy"}}},
-	{"websocket", []run{{name: "websocket", websocket: true}}},
+	{"spdy", []run{{name: "spdy", nri: true}}},
+	{"websocket", []run{{name: "websocket", websocket: true, nri: true}}},
 	{"twice", []run{
 		{name: "twice, first"},
 		{name: "twice, second", websocket: true, seed: 1, skip: alone,
@@ -82,7 +83,7 @@ func runPhase(ctx context.Context, s settings, tools *tools, built images.Images
 	var wait sync.WaitGroup
 	for i, r := range p.runs {
 		wait.Go(func() {
-			reports[i], errs[i] = critest(ctx, s, tools, t.address, dir, results, r)
+			reports[i], errs[i] = critest(ctx, s, tools, t, dir, results, r)
 		})
 	}
 	wait.Wait()

@@ -207,7 +207,7 @@ func TestAStopGivesGraceAndThenKills(t *testing.T) {
 	t.Run("the container's own stop signal goes before the image's", func(t *testing.T) {
 		nodetest.BerthOnly(t, "the field is newer")
 		c := p.Run(nodetest.Sh("trap 'exit 8' USR2; echo ready; while :; do sleep 0.05; done"), func(c *cri.ContainerConfig) {
-			c.Image.Image, c.StopSignal = node.StopSignal, cri.Signal_SIGUSR2
+			c.Image.Image, c.StopSignal = node.StopSignal, cri.Signal_SIGNAL_SIGUSR2
 		})
 		c.WaitLog("ready")
 		c.Stop(10)

@@ -3,6 +3,7 @@ package life
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,6 +107,53 @@ func TestAMissingHostPathIsAnErrorOfTheOlderAPIs(t *testing.T) {
 	nodetest.WantCode(t, err, codes.InvalidArgument)
 	if exists(missing) {
 		t.Error("the path was made")
+	}
+}
+
+// The options of CRI v1 since Kubernetes 1.37. Nothing of the volume is executed, gives rights or is a device.
+func TestMountOptionsAreOnTheMount(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd 2.3 does not know the field")
+	n := nodetest.Shared(t)
+	st, err := n.Runtime.Status(nodetest.Context(t), &cri.StatusRequest{})
+	if err != nil || !st.GetFeatures().GetMountOptions() {
+		t.Errorf("the node says %v, %v", st.GetFeatures(), err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "program"), []byte("#!/bin/sh\necho runs\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	options := []string{"nosuid", "noexec", "nodev"}
+	c := nodetest.RunPod(t, n).Run(nodetest.Mounts(
+		&cri.Mount{HostPath: dir, ContainerPath: "/plain"},
+		&cri.Mount{HostPath: dir, ContainerPath: "/one", MountOptions: options[1:2]},
+		&cri.Mount{HostPath: dir, ContainerPath: "/all", MountOptions: options, Readonly: true},
+	))
+	for at, want := range map[string]string{"/plain": "", "/one": "noexec", "/all": "noexec nodev nosuid ro"} {
+		fields := strings.Split(c.Sh("awk '$2 == \""+at+"\" { print $4 }' /proc/mounts"), ",")
+		for _, option := range append(options, "ro") {
+			if has, should := slices.Contains(fields, option), slices.Contains(strings.Fields(want), option); should && !has ||
+				has && !should && option == "noexec" {
+				t.Errorf("%s has the options %v, want %s", at, fields, want)
+			}
+		}
+	}
+	if got := c.Sh("/plain/program"); got != "runs" {
+		t.Errorf("without options: %q", got)
+	}
+	for _, at := range []string{"/one", "/all"} {
+		if r, err := c.Exec(60, at+"/program"); err == nil && r.ExitCode == 0 {
+			t.Errorf("a program of %s runs: %s", at, r.Stdout)
+		}
+	}
+	for _, m := range c.Status().Mounts {
+		if m.ContainerPath == "/all" && len(m.MountOptions) != 3 {
+			t.Errorf("the status says %v", m)
+		}
+	}
+	for _, bad := range []string{"exec", "rw", "shared", "", "noexec,nodev"} {
+		_, err := nodetest.RunPod(t, n).TryCreate(nodetest.Mounts(
+			&cri.Mount{HostPath: dir, ContainerPath: "/x", MountOptions: []string{bad}}))
+		nodetest.WantCode(t, err, codes.InvalidArgument)
 	}
 }
 

@@ -290,7 +290,7 @@ func (m *mutator) good(d protoreflect.MethodDescriptor) proto.Message {
 			Envs:    []*cri.KeyValue{{Key: "A", Value: []byte("b")}},
 			Mounts:  []*cri.Mount{{ContainerPath: "/data", HostPath: m.dir}},
 			Devices: []*cri.Device{{ContainerPath: "/dev/x", HostPath: "/dev/null", Permissions: "rw"}},
-			LogPath: m.name + ".log", StopSignal: cri.Signal_SIGUSR1,
+			LogPath: m.name + ".log", StopSignal: cri.Signal_SIGNAL_SIGUSR1,
 			Linux: &cri.LinuxContainerConfig{
 				Resources: &cri.LinuxContainerResources{CpuShares: 100, MemoryLimitInBytes: 32 << 20, OomScoreAdj: 900},
 				SecurityContext: &cri.LinuxContainerSecurityContext{

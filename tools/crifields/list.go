@@ -11,6 +11,7 @@ const (
 	prefixes            = "TestIDPrefixesAreAccepted"
 	usage               = "TestStatsSayWhatAContainerUses"
 	checkpoints         = "TestACheckpointIsAskedFor TestACheckpointIsGoneOnWithInAnotherPod"
+	podCheckpoints      = "TestAPodsCheckpointIsGoneOnWithInAnotherPod"
 	podLimits           = "TestLimitsOfAPodAreOnItsCgroupWithTheOverhead"
 	namespacesTest      = "TestNamespacesAreThePodsTheContainersOrTheNodes"
 	userns              = "TestRootInAUserNamespaceIsNobodyOnTheNode TestBadUserMappingsAreRefused"
@@ -59,6 +60,8 @@ var calls = map[string]verdict{
 	"UpdateRuntimeConfig":      works("TestTheNodesRangeIsTakenUp"),
 	"Status":                   works("TestVersionAndStatusSayWhatANodeIs"),
 	"CheckpointContainer":      works(checkpoints),
+	"CheckpointPod":            works(podCheckpoints),
+	"RestorePod":               works(podCheckpoints),
 	"GetContainerEvents": works("TestEventsFollowTheLifeOfAPod TestEventsAreThereFromTheHeaderOnOnceEachInOrder " +
 		"TestWhoIsTooSlowGetsAllUpToTheCutAndDelaysNobody"),
 	"ListMetricDescriptors":     works("TestMetricsAreThoseOfCAdvisor"),
@@ -230,6 +233,7 @@ var fields = map[string]map[string]verdict{
 		"recursive_read_only": works("TestMountsReplaceOursAndParentsComeFirst TestSpecsRun"),
 		"image":               works("TestAnImageIsAVolume"),
 		"image_sub_path":      works("TestAnImageIsAVolume TestImageMountsAreReadOnlyAndStayInTheImage"),
+		"mount_options":       works("TestMountOptionsAreOnTheMount"),
 	},
 	"Device": {
 		"container_path": works("TestDevicesAreBroughtIn"),
@@ -346,6 +350,20 @@ var fields = map[string]map[string]verdict{
 		"container_id": works(checkpoints),
 		"location":     works(checkpoints + " TestWhatCannotBeWrittenDownIsRefused"),
 		"timeout":      works("TestACheckpointThatIsCutOffLeavesTheContainerAlive"),
+	},
+
+	"CheckpointPodRequest": {
+		"pod_sandbox_id": works(podCheckpoints),
+		"output_path":    works(podCheckpoints + " TestAPodsCheckpointThatCannotBeIsRefused"),
+		"container_ids":  works(podCheckpoints + " TestAllContainersStandStillForAPodsCheckpoint"),
+		"options":        works("TestAPodsCheckpointThatCannotBeIsRefused").but("InvalidArgument: there are none"),
+	},
+	"RestorePodRequest": {
+		"checkpoint_path":   works(podCheckpoints + " TestAPodThatDoesNotFitItsCheckpointIsRefused"),
+		"config":            works(podCheckpoints),
+		"runtime_handler":   works("TestAPodIsRestoredWithAllItsContainers TestAPodThatDoesNotFitItsCheckpointIsRefused"),
+		"options":           works("TestAPodThatDoesNotFitItsCheckpointIsRefused").but("InvalidArgument: there are none"),
+		"container_configs": works(podCheckpoints + " TestAPodThatDoesNotFitItsCheckpointIsRefused"),
 	},
 
 	"ListImagesRequest":   {"filter": works("TestImages TestAnImageIsKnownByTagDigestAndID")},

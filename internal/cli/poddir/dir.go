@@ -228,10 +228,10 @@ func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount,
 			}
 		}
 		m := &cri.Mount{ContainerPath: mount.MountPath, HostPath: source,
-			Readonly: mount.ReadOnly || volume.ReadOnly}
+			Readonly: mount.ReadOnly || volume.ReadOnly, MountOptions: mount.BindMountOptions}
 		switch {
 		case volume.Image != "":
-			m.Image, m.ImageSubPath = &cri.ImageSpec{Image: volume.Image}, sub
+			m.Image, m.ImageSubPath, m.Readonly = &cri.ImageSpec{Image: volume.Image}, sub, true
 		case volume.Named != "":
 			if err := name(m, volume.Named); err != nil {
 				return nil, err

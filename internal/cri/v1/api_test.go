@@ -216,9 +216,10 @@ func containerRequest() *api.CreateContainerRequest {
 			Envs:       []*api.KeyValue{{Key: "A", Value: []byte("b=c\xff")}},
 			Mounts: []*api.Mount{
 				{ContainerPath: "/data", HostPath: "/srv", Readonly: true, RecursiveReadOnly: true, SelinuxRelabel: true,
-					UidMappings: []*api.IDMapping{{HostId: 1, ContainerId: 2, Length: 3}}},
+					MountOptions: []string{"nosuid", "noexec", "nosuid"},
+					UidMappings:  []*api.IDMapping{{HostId: 1, ContainerId: 2, Length: 3}}},
 				{ContainerPath: "/shared", HostPath: "/mnt", Propagation: api.MountPropagation_PROPAGATION_BIDIRECTIONAL},
-				{ContainerPath: "/image", Image: &api.ImageSpec{Image: "sha256:2"}, ImageSubPath: "a/b"},
+				{ContainerPath: "/image", Image: &api.ImageSpec{Image: "sha256:2"}, ImageSubPath: "a/b", Readonly: true},
 			},
 			Devices:     []*api.Device{{ContainerPath: "/dev/x", HostPath: "/dev/y", Permissions: "rw"}},
 			CDIDevices:  []*api.CDIDevice{{Name: "vendor.com/gpu=0"}},
@@ -228,7 +229,7 @@ func containerRequest() *api.CreateContainerRequest {
 			Stdin:       true,
 			StdinOnce:   true,
 			Tty:         true,
-			StopSignal:  api.Signal_SIGUSR1,
+			StopSignal:  api.Signal_SIGNAL_SIGUSR1,
 			Linux: &api.LinuxContainerConfig{
 				Resources: &api.LinuxContainerResources{
 					CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512, MemoryLimitInBytes: 1 << 30,
@@ -275,9 +276,10 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 		Env:        []model.EnvVar{{Key: "A", Value: "b=c\xff"}},
 		Mounts: []model.Mount{
 			{ContainerPath: "/data", HostPath: "/srv", Readonly: true, RecursiveReadOnly: true, SELinuxRelabel: true,
+				Options:     []string{"noexec", "nosuid"},
 				Propagation: model.PropagationPrivate, UIDMappings: []model.IDMapping{{HostID: 1, ContainerID: 2, Length: 3}}},
 			{ContainerPath: "/shared", HostPath: "/mnt", Propagation: model.PropagationBidirectional},
-			{ContainerPath: "/image", Image: &model.ImageSpec{Image: "sha256:2"}, ImageSubPath: "a/b",
+			{ContainerPath: "/image", Image: &model.ImageSpec{Image: "sha256:2"}, ImageSubPath: "a/b", Readonly: true,
 				Propagation: model.PropagationPrivate},
 		},
 		Devices:     []model.Device{{ContainerPath: "/dev/x", HostPath: "/dev/y", Permissions: "rw"}},
@@ -453,6 +455,8 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 			"config.mounts[0].recursive_read_only"},
 		"recursive but shared": {mount(func(m *api.Mount) { m.Propagation = 1 }),
 			"config.mounts[0].recursive_read_only"},
+		"an option of a mount with a field of its own": {
+			mount(func(m *api.Mount) { m.MountOptions = []string{"nodev", "rw"} }), "config.mounts[0].mount_options[1]"},
 		"a sub path of no image": {mount(func(m *api.Mount) { m.ImageSubPath = "a" }), "config.mounts[0].image_sub_path"},
 		"a sub path outside": {func(c *api.ContainerConfig) {
 			c.Mounts[2].ImageSubPath = "../a"
@@ -731,7 +735,7 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 		s.FinishedAt != at.UnixNano() || s.ImageRef != "busybox@sha256:9" || s.ImageId != "sha256:1" ||
 		s.Image.UserSpecifiedImage != "busybox" ||
 		s.Image.Image != "busybox" ||
-		s.StopSignal != api.Signal_SIGTERM || s.User.Linux.SupplementalGroups[0] != 3 || s.Resources.Linux.CpuShares != 512 ||
+		s.StopSignal != api.Signal_SIGNAL_SIGTERM || s.User.Linux.SupplementalGroups[0] != 3 || s.Resources.Linux.CpuShares != 512 ||
 		len(s.Mounts) != 3 || s.Mounts[1].Propagation != api.MountPropagation_PROPAGATION_BIDIRECTIONAL ||
 		s.Mounts[2].Image.Image != "sha256:2" || s.LogPath != "/var/log/x" || len(cs.Info) > 0 {
 		t.Errorf("%v", s)
@@ -966,9 +970,9 @@ func TestSignalsGoBothWays(t *testing.T) {
 			t.Errorf("signal %d has no name", sig)
 		}
 	}
-	for api, want := range map[api.Signal]syscall.Signal{api.Signal_SIGTERM: 15, api.Signal_SIGRTMIN: 34,
-		api.Signal_SIGRTMINPLUS15: 49, api.Signal_SIGRTMAXMINUS14: 50, api.Signal_SIGRTMAX: 64,
-		api.Signal_SIGPOLL: syscall.SIGIO} {
+	for api, want := range map[api.Signal]syscall.Signal{api.Signal_SIGNAL_SIGTERM: 15, api.Signal_SIGNAL_SIGRTMIN: 34,
+		api.Signal_SIGNAL_SIGRTMINPLUS15: 49, api.Signal_SIGNAL_SIGRTMAXMINUS14: 50, api.Signal_SIGNAL_SIGRTMAX: 64,
+		api.Signal_SIGNAL_SIGPOLL: syscall.SIGIO} {
 		if got := toSignal(&check{Check: &request.Check{}, dialect: V1{}}, "", api); got != want {
 			t.Errorf("%v: %d, want %d", api, got, want)
 		}
@@ -983,5 +987,44 @@ func TestACheckpointIsAskedFor(t *testing.T) {
 	}
 	if args := d.rec.last("CheckpointContainer"); !reflect.DeepEqual(args, []any{"c", "/x.tar", 7 * time.Second}) {
 		t.Errorf("asked for %v", args)
+	}
+}
+
+func TestACheckpointOfAPodIsAskedFor(t *testing.T) {
+	d := open(t, slog.LevelError)
+	if _, err := d.CheckpointPod(t.Context(), &api.CheckpointPodRequest{
+		PodSandboxId: "p", OutputPath: "/x", ContainerIds: []string{"a", "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if args := d.rec.last("CheckpointSandbox"); !reflect.DeepEqual(args, []any{"p", "/x", []string{"a", "b"}}) {
+		t.Errorf("asked for %v", args)
+	}
+}
+
+func TestAPodIsRestoredWithAllItsContainers(t *testing.T) {
+	d := open(t, slog.LevelError)
+	first, second := containerRequest().Config, containerRequest().Config
+	first.Metadata.Name, second.Metadata.Name = "first", "second"
+	resp, err := d.RestorePod(t.Context(), &api.RestorePodRequest{CheckpointPath: "/x", Config: sandboxRequest().Config,
+		RuntimeHandler: "h", ContainerConfigs: []*api.ContainerConfig{first, second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := d.rec.last("RestoreSandbox")
+	if args[0] != "/x" || args[2] != "h" {
+		t.Errorf("asked for %v", args)
+	}
+	if got := args[1].(*model.SandboxConfig).Metadata.Name; got != sandboxRequest().Config.Metadata.Name {
+		t.Errorf("the pod is called %q", got)
+	}
+	for i, c := range args[3].([]*model.ContainerConfig) {
+		name := []string{"first", "second"}[i]
+		if got := resp.RestoredContainers[i]; c.Metadata.Name != name || got.Name != name ||
+			got.ContainerId != "restored-"+name {
+			t.Errorf("container %d is %q, and answered as %v", i, c.Metadata.Name, got)
+		}
+	}
+	if resp.PodSandboxId != "restored" || len(resp.RestoredContainers) != 2 {
+		t.Errorf("the answer is %v", resp)
 	}
 }

@@ -135,6 +135,7 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 		UIDMappings:       toMappings(c, p.Field("uidMappings"), m.UidMappings),
 		GIDMappings:       toMappings(c, p.Field("gidMappings"), m.GidMappings),
 		ImageSubPath:      m.ImageSubPath,
+		Options:           toMountOptions(c, p.Field("mount_options"), m.MountOptions),
 	}
 	c.dialect.ReadMount(c.Check, p, m, &out)
 	// An image message that names no image is as good as none.
@@ -155,7 +156,22 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 	if m.HostPath != "" {
 		c.Fail(p.Field("host_path"), "cannot be set together with image")
 	}
+	if !m.Readonly {
+		c.Fail(p.Field("readonly"), "must be set for an image, which nobody can write to")
+		c.imageVolume = true
+	}
 	return out
+}
+
+// toMountOptions are the further options of a mount. Only those that take something from it are taken: others, such as
+// rw and shared, have fields of their own.
+func toMountOptions(c *check, p path, in []string) []string {
+	for i, option := range in {
+		if !slices.Contains([]string{"noexec", "nodev", "nosuid"}, option) {
+			c.Fail(p.At(i), "%q is not noexec, nodev or nosuid", option)
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(in)))
 }
 
 // fromMounts are the mounts of a container. An image is named by its ID, by which a kubelet asks for its digest:
@@ -168,6 +184,7 @@ func fromMounts(d Dialect, st *model.ContainerStatus, mounts []model.Mount) []*a
 		if m.Image != nil && len(ids) > 0 {
 			spec := mount.Image
 			spec.UserSpecifiedImage, spec.Image = cmp.Or(spec.UserSpecifiedImage, spec.Image), ids[0]
+			spec.ImageRef = ids[0] // as PullImage answers
 			ids = ids[1:]
 		}
 		out = append(out, mount)
@@ -186,6 +203,7 @@ func fromMount(d Dialect, m model.Mount) *api.Mount {
 		UidMappings:       fromMappings(m.UIDMappings),
 		GidMappings:       fromMappings(m.GIDMappings),
 		ImageSubPath:      m.ImageSubPath,
+		MountOptions:      m.Options,
 	}
 	if m.Image != nil {
 		out.Image = fromImageSpec(d, *m.Image)

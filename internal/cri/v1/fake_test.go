@@ -144,6 +144,22 @@ func (r *recorder) CheckpointContainer(_ context.Context, id, location string, t
 	return r.record("CheckpointContainer", id, location, timeout)
 }
 
+func (r *recorder) CheckpointSandbox(_ context.Context, id, dir string, containers []string) error {
+	return r.record("CheckpointSandbox", id, dir, containers)
+}
+
+func (r *recorder) RestoreSandbox(_ context.Context, dir string, cfg *model.SandboxConfig, handler string,
+	containers []*model.ContainerConfig) (string, []string, error) {
+	if err := r.record("RestoreSandbox", dir, cfg, handler, containers); err != nil {
+		return "", nil, err
+	}
+	var ids []string
+	for _, c := range containers {
+		ids = append(ids, "restored-"+c.Metadata.Name)
+	}
+	return "restored", ids, nil
+}
+
 func (r *recorder) ExecSync(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte,
 	[]byte, int, error) {
 	return r.stdout, r.stderr, 3, r.record("ExecSync", id, cmd, timeout)

@@ -76,6 +76,12 @@ func full(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 			r.Tty = false
 		case *api.AttachRequest:
 			r.Tty = false
+		case *api.CheckpointPodRequest:
+			r.OutputPath, r.Options = "/a", nil
+		case *api.RestorePodRequest:
+			r.CheckpointPath, r.Options, r.Config = "/a", nil, fullSandbox()
+			create := full(t, m.Parent().(protoreflect.ServiceDescriptor).Methods().ByName("CreateContainer"))
+			r.ContainerConfigs = []*api.ContainerConfig{create.(*api.CreateContainerRequest).Config}
 		case *api.UpdateRuntimeConfigRequest:
 			r.RuntimeConfig.NetworkConfig.PodCidr = "10.0.0.0/24"
 		}

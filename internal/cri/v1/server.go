@@ -23,6 +23,13 @@ type Runtime interface {
 	SandboxInfo(ctx context.Context, id string) (map[string]string, error)
 	ListSandboxes(ctx context.Context, filter model.SandboxFilter) ([]*model.SandboxStatus, error)
 
+	// CheckpointSandbox writes running containers of a pod to an empty directory at an absolute path.
+	CheckpointSandbox(ctx context.Context, id, dir string, containers []string) error
+	// RestoreSandbox makes a pod and its created containers of such a directory, and returns the containers' IDs in the
+	// order of their configurations.
+	RestoreSandbox(ctx context.Context, dir string, cfg *model.SandboxConfig, handler string,
+		containers []*model.ContainerConfig) (id string, ids []string, err error)
+
 	UpdateSandboxResources(ctx context.Context, id string, overhead, resources *model.Resources) error
 
 	CreateContainer(ctx context.Context, sandboxID string, cfg *model.ContainerConfig) (id string, err error)

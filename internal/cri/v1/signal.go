@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,26 +14,29 @@ const (
 	sigrtmax = syscall.Signal(64)
 )
 
+// signalPrefix is before the usual name of a signal in that of the API.
+const signalPrefix = "SIGNAL_"
+
 // aliases are second names of signals.
 var aliases = map[api.Signal]syscall.Signal{
-	api.Signal_SIGCLD:  syscall.SIGCHLD,
-	api.Signal_SIGIOT:  syscall.SIGABRT,
-	api.Signal_SIGPOLL: syscall.SIGIO,
+	api.Signal_SIGNAL_SIGCLD:  syscall.SIGCHLD,
+	api.Signal_SIGNAL_SIGIOT:  syscall.SIGABRT,
+	api.Signal_SIGNAL_SIGPOLL: syscall.SIGIO,
 }
 
-// toSignal translates a signal; 0 is RUNTIME_DEFAULT. From SIGRTMIN on, both sides count up by one to SIGRTMAX,
+// toSignal translates a signal; 0 is SIGNAL_RUNTIME_DEFAULT. From SIGRTMIN on, both sides count up by one to SIGRTMAX,
 // except that the interface names SIGRTMIN+15 and SIGRTMAX-14, which follow each other.
 func toSignal(c *check, p path, s api.Signal) syscall.Signal {
 	switch {
-	case s == api.Signal_RUNTIME_DEFAULT:
+	case s == api.Signal_SIGNAL_RUNTIME_DEFAULT:
 		return 0
-	case s >= api.Signal_SIGRTMIN && s <= api.Signal_SIGRTMAX:
-		return sigrtmin + syscall.Signal(s-api.Signal_SIGRTMIN)
+	case s >= api.Signal_SIGNAL_SIGRTMIN && s <= api.Signal_SIGNAL_SIGRTMAX:
+		return sigrtmin + syscall.Signal(s-api.Signal_SIGNAL_SIGRTMIN)
 	}
 	if sig, ok := aliases[s]; ok {
 		return sig
 	}
-	sig := unix.SignalNum(s.String())
+	sig := unix.SignalNum(strings.TrimPrefix(s.String(), signalPrefix))
 	if sig == 0 {
 		c.Fail(p, "%s is not a signal of Linux", s)
 	}
@@ -42,7 +46,7 @@ func toSignal(c *check, p path, s api.Signal) syscall.Signal {
 // fromSignal is the reverse; of two names for one signal it takes the usual one.
 func fromSignal(s syscall.Signal) api.Signal {
 	if s >= sigrtmin && s <= sigrtmax {
-		return api.Signal_SIGRTMIN + api.Signal(s-sigrtmin)
+		return api.Signal_SIGNAL_SIGRTMIN + api.Signal(s-sigrtmin)
 	}
-	return api.Signal(api.Signal_value[unix.SignalName(s)])
+	return api.Signal(api.Signal_value[signalPrefix+unix.SignalName(s)])
 }

@@ -13,7 +13,7 @@ func (s *runtimeService) Status(ctx context.Context, req *api.StatusRequest) (*a
 	}
 	resp := &api.StatusResponse{
 		Status:   &api.RuntimeStatus{},
-		Features: &api.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		Features: &api.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	for _, c := range s.Runtime.Conditions(ctx) {
 		resp.Status.Conditions = append(resp.Status.Conditions, &api.RuntimeCondition{

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -471,15 +472,29 @@ func (c *Client) Resume(ctx context.Context, id string) error {
 	})
 }
 
+// Freeze freezes a container for a checkpoint, whose request has the nonce that is returned. It stays frozen until thaw
+// is called, or the time is up. ErrNotImplemented: the keeper is of an earlier version that cannot do that.
+func (c *Client) Freeze(ctx context.Context, id string,
+	timeout time.Duration) (nonce string, thaw func(context.Context) error, err error) {
+	nonce = rand.Text()
+	err = c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Freeze(ctx, &api.FreezeRequest{
+			Id: id, Nonce: nonce, Session: c.session, TimeoutNanos: int64(timeout),
+		})
+		return err
+	})
+	return nonce, func(ctx context.Context) error { return c.endCheckpoint(ctx, id, nonce) }, err
+}
+
 // Checkpoint freezes a container and writes its processes down. It stays frozen until the function that is returned is
 // called, whose error says that it was thawed before: because the time was up, or the keeper has changed. When
 // Checkpoint fails, the container is thawed.
 func (c *Client) Checkpoint(ctx context.Context, req *CheckpointRequest) (thaw func(context.Context) error, err error) {
-	nonce := rand.Text()
+	nonce := cmp.Or(req.Nonce, rand.Text())
 	err = c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Checkpoint(ctx, &api.CheckpointRequest{
 			Id: req.ID, Nonce: nonce, Session: c.session, Images: req.Images, Work: req.Work,
-			TimeoutNanos: int64(req.Timeout), Criu: req.CRIU,
+			TimeoutNanos: int64(req.Timeout), Criu: req.CRIU, Frozen: req.Nonce != "",
 		})
 		return err
 	})

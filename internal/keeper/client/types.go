@@ -88,7 +88,8 @@ type Phase struct {
 
 // CheckpointRequest asks for a container's processes to be written down.
 type CheckpointRequest struct {
-	ID string
+	ID    string
+	Nonce string // of Freeze; empty: the container is not frozen yet
 	// Images and Work are absolute directories that are made anew: for CRIU's images, and for its log and statistics.
 	Images, Work string
 	// Timeout is that of all until EndCheckpoint, when the container is thawed.

@@ -21,6 +21,8 @@ import (
 // errThawed is the error of the end of a checkpoint whose container was thawed before.
 var errThawed = fmt.Errorf("the container was thawed before its files were copied: %w", errdefs.ErrFailedPrecondition)
 
+var errNoNonce = fmt.Errorf("a checkpoint without nonce or timeout: %w", errdefs.ErrInvalidArgument)
+
 // checkpoint freezes a container and writes its processes down. That it is frozen for this is in its record before it
 // is, so that whichever keeper finds the record thaws it.
 func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) error {
@@ -30,19 +32,48 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 		}
 	}
 	if req.Nonce == "" || req.TimeoutNanos <= 0 {
-		return fmt.Errorf("a checkpoint without nonce or timeout: %w", errdefs.ErrInvalidArgument)
+		return errNoNonce
 	}
 	c, err := s.containers.get(req.Id)
 	if err != nil {
 		return err
 	}
 	deadline := time.Now().Add(time.Duration(req.TimeoutNanos))
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
-	if err := c.beginCheckpoint(req, cancel); err != nil {
+	begin := func(end context.CancelFunc) error { return c.beginCheckpoint(req.Nonce, req.Session, end) }
+	if req.Frozen {
+		begin = func(end context.CancelFunc) error { return c.resumeCheckpoint(req.Nonce, end) }
+	}
+	return s.whileFrozen(ctx, c, req.Nonce, deadline, begin, func(ctx context.Context) error {
+		return s.dump(ctx, c, req)
+	})
+}
+
+// freeze freezes a container for a checkpoint that follows, with the same nonce.
+func (s *Server) freeze(ctx context.Context, req *api.FreezeRequest) error {
+	if req.Nonce == "" || req.TimeoutNanos <= 0 {
+		return errNoNonce
+	}
+	c, err := s.containers.get(req.Id)
+	if err != nil {
 		return err
 	}
-	err = s.dump(ctx, c, req)
+	deadline := time.Now().Add(time.Duration(req.TimeoutNanos))
+	begin := func(end context.CancelFunc) error { return c.beginCheckpoint(req.Nonce, req.Session, end) }
+	return s.whileFrozen(ctx, c, req.Nonce, deadline, begin, func(ctx context.Context) error {
+		return s.runtime.Freeze(ctx, c)
+	})
+}
+
+// whileFrozen calls fn between begin and the end of the freezing call. The container is thawed if fn fails, or at the
+// deadline.
+func (s *Server) whileFrozen(ctx context.Context, c *container, nonce string, deadline time.Time,
+	begin func(end context.CancelFunc) error, fn func(context.Context) error) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	if err := begin(cancel); err != nil {
+		return err
+	}
+	err := fn(ctx)
 	c.mu.Lock()
 	c.endDump = nil
 	c.mu.Unlock()
@@ -50,15 +81,16 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 		err = errThawed
 	}
 	if err != nil {
-		_ = s.thaw(c, req.Nonce)
+		_ = s.thaw(c, nonce)
 		return err
 	}
-	time.AfterFunc(time.Until(deadline), func() { _ = s.thaw(c, req.Nonce) })
+	time.AfterFunc(time.Until(deadline), func() { _ = s.thaw(c, nonce) })
 	return nil
 }
 
-// beginCheckpoint writes into the record that the container is frozen for a checkpoint.
-func (c *container) beginCheckpoint(req *api.CheckpointRequest, end context.CancelFunc) error {
+// beginCheckpoint writes into the record that the container is frozen for a checkpoint. end ends the call that freezes
+// it, so that a thaw need not wait for it.
+func (c *container) beginCheckpoint(nonce, session string, end context.CancelFunc) error {
 	c.mu.Lock()
 	r := c.record
 	c.mu.Unlock()
@@ -78,10 +110,21 @@ func (c *container) beginCheckpoint(req *api.CheckpointRequest, end context.Canc
 			err = fmt.Errorf("a checkpoint of container %s is under way: %w", c.id, errdefs.ErrFailedPrecondition)
 			return
 		}
-		r.Checkpoint, r.CheckpointBy = req.Nonce, req.Session
+		r.Checkpoint, r.CheckpointBy = nonce, session
 		c.thawed, c.endDump = make(chan struct{}), end
 	})
 	return err
+}
+
+// resumeCheckpoint takes over a container that freeze has frozen with the same nonce.
+func (c *container) resumeCheckpoint(nonce string, end context.CancelFunc) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record.Checkpoint != nonce || c.endDump != nil {
+		return errThawed
+	}
+	c.endDump = end
+	return nil
 }
 
 func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequest) error {

@@ -251,6 +251,10 @@ func (e *engine) RemoveUnknown(ctx context.Context, c runtime.Container) error {
 
 func (e *engine) CompileSeccomp(context.Context, *specs.LinuxSeccomp) error { return nil }
 
+func (e *engine) Freeze(_ context.Context, c runtime.Container) error {
+	return errors.Join(e.called("freeze", c), e.freeze(c, unix.SIGSTOP, "1"))
+}
+
 func (e *engine) Checkpoint(_ context.Context, c runtime.Container, d *runtime.Dump) error {
 	d.Group(0)
 	if err := e.called("checkpoint", c); err != nil {

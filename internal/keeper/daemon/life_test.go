@@ -498,6 +498,77 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
+// TestAContainerIsFrozenForItsCheckpoint before that is made, and no checkpoint is made of one that was thawed meanwhile:
+// the other containers of its pod have gone on.
+func TestAContainerIsFrozenForItsCheckpoint(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	freeze := func(timeout time.Duration) (*keeper.CheckpointRequest, func(context.Context) error) {
+		t.Helper()
+		nonce, thaw, err := n.client.Freeze(n.ctx(), "c", timeout)
+		if err != nil || !n.frozen("c") {
+			t.Fatalf("frozen %t, %v", n.frozen("c"), err)
+		}
+		req := n.checkpoint("c", time.Minute)
+		req.Nonce = nonce
+		return req, thaw
+	}
+	req, thaw := freeze(time.Minute)
+	if _, _, err := n.client.Freeze(n.ctx(), "c", time.Minute); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("a second one meanwhile: %v", err)
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute)); !errors.Is(err,
+		errdefs.ErrFailedPrecondition) {
+		t.Errorf("somebody else's checkpoint meanwhile: %v", err)
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), req); err != nil || !n.frozen("c") {
+		t.Fatalf("frozen %t, %v", n.frozen("c"), err)
+	}
+	if _, err := os.Stat(filepath.Join(req.Images, "pages")); err != nil {
+		t.Error(err)
+	}
+	if err := thaw(n.ctx()); err != nil || n.frozen("c") {
+		t.Errorf("frozen %t, %v", n.frozen("c"), err)
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), req); !errors.Is(err, errdefs.ErrFailedPrecondition) || n.frozen("c") {
+		t.Errorf("a checkpoint after the thaw: frozen %t, %v", n.frozen("c"), err)
+	}
+
+	req, _ = freeze(200 * time.Millisecond)
+	n.until("its time is over", func() bool { return !n.frozen("c") })
+	if _, err := n.client.Checkpoint(n.ctx(), req); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("a checkpoint after the time: %v", err)
+	}
+
+	n.engine.meanwhile("freeze c", func() { // it is ended while it freezes
+		c, err := n.server.containers.get("c")
+		if err == nil {
+			err = n.server.thaw(c, "")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if _, _, err := n.client.Freeze(n.ctx(), "c", time.Minute); !errors.Is(err, errdefs.ErrFailedPrecondition) ||
+		n.frozen("c") {
+		t.Errorf("it was ended meanwhile: frozen %t, %v", n.frozen("c"), err)
+	}
+
+	_, thaw = freeze(time.Minute)
+	n.client.Close()
+	n.connect()
+	n.until("nobody waits for it", func() bool { return !n.frozen("c") })
+	if err := thaw(n.ctx()); err == nil {
+		t.Error("the client that has gone thawed it")
+	}
+	if _, _, err := n.client.Freeze(n.ctx(), "c", 0); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("without time: %v", err)
+	}
+	if _, _, err := n.client.Freeze(n.ctx(), "none", time.Minute); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("of none: %v", err)
+	}
+}
+
 // TestACheckpointThatIsLateThaws: one that freezes its container after its time is over, or after it was ended, leaves
 // nothing frozen.
 func TestACheckpointThatIsLateThaws(t *testing.T) {

@@ -40,7 +40,7 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
 		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst,
-			protocol.FeatureLogLimits}, Counts: s.counts(),
+			protocol.FeatureLogLimits, protocol.FeatureFreeze}, Counts: s.counts(),
 	}, nil
 }
 
@@ -254,6 +254,14 @@ func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*
 	}
 	defer v.s.gate.End()
 	return done(v.s.checkpoint(ctx, req))
+}
+
+func (v *service) Freeze(ctx context.Context, req *api.FreezeRequest) (*api.Empty, error) {
+	if err := v.s.gate.Begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.gate.End()
+	return done(v.s.freeze(ctx, req))
 }
 
 func (v *service) EndCheckpoint(ctx context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {

@@ -76,4 +76,5 @@ const (
 	FeaturePrepare     = "prepare"      // it has the call Prepare
 	FeatureAttachFirst = "attach-first" // it heeds RunRequest.Attach
 	FeatureLogLimits   = "log-limits"   // it heeds RunRequest.LogLimits
+	FeatureFreeze      = "freeze"       // it has the call Freeze
 )

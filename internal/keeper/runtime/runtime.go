@@ -56,6 +56,8 @@ type Runtime interface {
 
 // Checkpointer is an engine whose containers CRIU can checkpoint.
 type Checkpointer interface {
+	// Freeze freezes a container that is marked as frozen for a checkpoint.
+	Freeze(ctx context.Context, c Container) error
 	// Checkpoint freezes a container and has CRIU write its processes to a directory. The container stays frozen.
 	Checkpoint(ctx context.Context, c Container, d *Dump) error
 }

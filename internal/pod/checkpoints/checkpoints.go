@@ -49,6 +49,8 @@ type Settings struct {
 
 // Keeper is what a Checkpointer asks of the keeper.
 type Keeper interface {
+	// Freeze lets a container stand still for the Checkpoint whose request has the nonce.
+	Freeze(ctx context.Context, id string, timeout time.Duration) (nonce string, thaw func(context.Context) error, err error)
 	// Checkpoint writes the processes of a container down, which stand still until thaw is called.
 	Checkpoint(context.Context, *keeper.CheckpointRequest) (thaw func(context.Context) error, err error)
 }
@@ -153,20 +155,23 @@ func describe(r *record.Container, spec *specs.Spec, dir string, deleted []strin
 	return checkpoint.WriteMetadata(dir, config, spec, deleted)
 }
 
-// Clean removes what a checkpoint leaves beside its archive. It is idempotent.
+// Clean removes what a checkpoint leaves beside its archive, or has left of the checkpoint of a pod. It is idempotent.
 func (k *Checkpointer) Clean(c *record.ContainerEntry) error {
 	r := c.Record()
 	if r.CheckpointTemp == "" {
 		return nil
 	}
 	err := os.RemoveAll(filepath.Join(k.Containers.Path(c.ID()), checkpointDir))
-	if rerr := os.Remove(r.CheckpointTemp); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+	err = errors.Join(err, os.RemoveAll(r.CheckpointTemp))
+	if r.CheckpointPod != "" {
+		if rerr := os.Remove(r.CheckpointPod); !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = "" })
+	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
 }
 
 // copyFile copies a regular file. What leads elsewhere or waits for a reader is refused: containers write to the

@@ -1,6 +1,7 @@
 package checkpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,10 @@ type Restoring struct {
 	record.Restored
 	layer string // of an image: the directory that has it
 	info  *checkpoint.Info
+
+	// directory has it, in the checkpoint of a pod, and member is what that says of the container.
+	directory string
+	member    *checkpoint.PodContainer
 }
 
 // Find finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
@@ -61,6 +66,15 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		return nil, nil, field.Wrong(err)
 	}
 	re.Container = re.info.Config.ID
+	img, err := k.imageOf(ctx, re)
+	if errdefs.IsNotFound(err) {
+		err = field.Wrong(err)
+	}
+	return img, re, err
+}
+
+// imageOf is the image of the container that was written down.
+func (k *Checkpointer) imageOf(ctx context.Context, re *Restoring) (*model.Image, error) {
 	var tried []string
 	for _, name := range []string{re.info.Config.RootfsImageRef, re.info.Config.RootfsImageName,
 		re.info.Config.RootfsImage} {
@@ -73,16 +87,15 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 			if len(img.RepoTags) > 0 {
 				re.Image = img.RepoTags[0]
 			}
-			return img, re, nil
+			return img, nil
 		}
 		if !errdefs.IsNotFound(err) && !errdefs.IsInvalidArgument(err) {
-			return nil, nil, err
+			return nil, err
 		}
 		tried = append(tried, name)
 	}
-	return nil, nil, field.Wrong(
-		fmt.Errorf("the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
-			name, strings.Join(tried, " or "), errdefs.ErrNotFound))
+	return nil, fmt.Errorf("the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
+		re.Source, strings.Join(tried, " or "), errdefs.ErrNotFound)
 }
 
 // checkpointLayer finds the layer of an image that is a checkpoint, and adds a reference to it.
@@ -105,9 +118,12 @@ func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string,
 // system is mounted.
 func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Restoring) error {
 	var err error
-	if re.CheckpointImage == "" {
+	switch {
+	case re.directory != "":
+		err = checkpoint.Copy(re.directory, re.Dir, k.Settings().MaxBytes)
+	case re.CheckpointImage == "":
 		err = checkpoint.Unpack(ctx, k.Jail, filepath.Clean(re.Source), re.Dir, k.Settings().MaxBytes)
-	} else {
+	default:
 		err = checkpoint.Link(re.layer, re.Dir)
 	}
 	if err != nil {
@@ -172,8 +188,11 @@ func deleteFiles(upper, dir string) error {
 }
 
 // AsWritten makes the configuration of a container fit its checkpoint where it says nothing: the command is that of the
-// process that goes on.
+// process that goes on. One that comes with the checkpoint of a pod says all.
 func (re *Restoring) AsWritten(cfg *model.ContainerConfig) *model.ContainerConfig {
+	if re.member != nil {
+		return cfg
+	}
 	out := *cfg
 	out.Command, out.Args = re.info.Spec.Process.Args, nil
 	return &out
@@ -183,9 +202,10 @@ func (re *Restoring) AsWritten(cfg *model.ContainerConfig) *model.ContainerConfi
 // have cannot be given to them, and they must not bring more rights than it gives: both are refused.
 func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error {
 	old, spec := re.info.Spec, out.Spec
-	differ := func(what string, is, was any) error {
-		return fmt.Errorf("the checkpoint %s has %s %v, and the request %v: a restored process cannot change it: %w",
-			re.Source, what, was, is, errdefs.ErrFailedPrecondition)
+	if re.member != nil {
+		if err := re.same(cfg, spec); err != nil {
+			return err
+		}
 	}
 	for _, id := range append([]uint32{old.Process.User.UID, old.Process.User.GID}, old.Process.User.AdditionalGids...) {
 		if id > ocispec.MaxID {
@@ -195,17 +215,17 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 		}
 	}
 	if old.Process.Terminal != spec.Process.Terminal {
-		return differ("terminal", spec.Process.Terminal, old.Process.Terminal)
+		return re.differ("terminal", spec.Process.Terminal, old.Process.Terminal)
 	}
 	if stdin := strings.HasPrefix(re.info.Streams[0], "pipe:"); !spec.Process.Terminal && stdin != cfg.Stdin {
-		return differ("stdin", cfg.Stdin, stdin)
+		return re.differ("stdin", cfg.Stdin, stdin)
 	}
 	security := cfg.Security
 	if (security.RunAsUser != nil || security.RunAsUsername != "") && spec.Process.User.UID != old.Process.User.UID {
-		return differ("user", spec.Process.User.UID, old.Process.User.UID)
+		return re.differ("user", spec.Process.User.UID, old.Process.User.UID)
 	}
 	if security.RunAsGroup != nil && spec.Process.User.GID != old.Process.User.GID {
-		return differ("group", spec.Process.User.GID, old.Process.User.GID)
+		return re.differ("group", spec.Process.User.GID, old.Process.User.GID)
 	}
 	for what, pair := range map[string][2]any{
 		"mounts":              {mountPoints(spec), mountPoints(old)},
@@ -218,11 +238,11 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 		"the read-only paths": {sorted(spec.Linux.ReadonlyPaths), sorted(old.Linux.ReadonlyPaths)},
 	} {
 		if is, was := fmt.Sprint(pair[0]), fmt.Sprint(pair[1]); is != was {
-			return differ(what, is, was)
+			return re.differ(what, is, was)
 		}
 	}
 	if more := moreCapabilities(spec, old); len(more) > 0 {
-		return differ("capabilities", "without "+strings.Join(more, ", "), "with them")
+		return re.differ("capabilities", "without "+strings.Join(more, ", "), "with them")
 	}
 	spec.Process.Args, spec.Process.Env, spec.Process.Cwd, spec.Process.User =
 		old.Process.Args, old.Process.Env, old.Process.Cwd, old.Process.User
@@ -233,7 +253,12 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 	return nil
 }
 
-func sorted(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
+func (re *Restoring) differ(what string, is, was any) error {
+	return fmt.Errorf("the checkpoint %s has %s %v, and the request %v: a restored process cannot change it: %w",
+		re.Source, what, was, is, errdefs.ErrFailedPrecondition)
+}
+
+func sorted[T cmp.Ordered](list []T) []T { return slices.Compact(slices.Sorted(slices.Values(list))) }
 
 func mountPoints(spec *specs.Spec) []string {
 	points := map[string]bool{}

@@ -37,18 +37,28 @@ func New() *Index {
 	}
 }
 
-// Sandbox finds a pod by its ID or a prefix of it that no other has.
+// Sandbox finds a pod for a client, by its ID or a prefix of it that no other has. A pod that is still being made is
+// not found: a plugin may know its ID.
 func (x *Index) Sandbox(id string) (*Sandbox, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return resolve("pod sandbox", x.pods, id)
+	s, err := resolve("pod sandbox", x.pods, id)
+	if err == nil && s.Making() {
+		return nil, fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
+	}
+	return s, err
 }
 
-// Container finds a container by its ID or a prefix of it that no other has.
+// Container finds a container for a client, by its ID or a prefix of it that no other has. One that is still being made
+// is not found.
 func (x *Index) Container(id string) (*Container, error) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return resolve("container", x.containers, id)
+	c, err := resolve("container", x.containers, id)
+	if err == nil && c.Making() {
+		return nil, fmt.Errorf("container %q: %w", id, errdefs.ErrNotFound)
+	}
+	return c, err
 }
 
 // ByID returns the pod or the container that has an ID; nil where there is none.

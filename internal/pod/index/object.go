@@ -24,6 +24,9 @@ func NewSandbox(entry *record.SandboxEntry) *Sandbox {
 	return &Sandbox{SandboxEntry: entry, op: operation.New()}
 }
 
+// Making tells whether the pod is still being made, so that no client is told of it.
+func (s *Sandbox) Making() bool { return s.Status().Making }
+
 // Lock waits for the pod's operations to end, and keeps others from it. act is a verb, as in "stop".
 func (s *Sandbox) Lock(ctx context.Context, act string) (release func(), err error) {
 	return s.op.Exclusive(ctx, act+" pod sandbox "+record.ShortID(s.ID()))
@@ -57,6 +60,9 @@ type Container struct {
 func NewContainer(entry *record.ContainerEntry, s *Sandbox) *Container {
 	return &Container{ContainerEntry: entry, Sandbox: s, op: operation.New(), exited: make(chan struct{})}
 }
+
+// Making tells whether the container, or its pod, is still being made, so that no client is told of it.
+func (c *Container) Making() bool { return c.Status().Making || c.Sandbox.Making() }
 
 // Lock waits for the container's operations to end, and keeps others from it. act is a verb, as in "start".
 func (c *Container) Lock(ctx context.Context, act string) (release func(), err error) {

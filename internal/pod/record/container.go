@@ -63,8 +63,11 @@ type Container struct {
 
 	// Restored is set for a container that was created from a checkpoint.
 	Restored *Restored `json:"restored,omitempty"`
-	// CheckpointTemp is a file outside of the container's directory to which an archive of a checkpoint is being written.
+	// CheckpointTemp is a file outside of the container's directory to which an archive of a checkpoint is being written,
+	// or the directory to which the container's part of a pod's checkpoint is. CheckpointPod is the file that describes the
+	// latter.
 	CheckpointTemp string `json:"checkpointTemp,omitempty"`
+	CheckpointPod  string `json:"checkpointPod,omitempty"`
 }
 
 // Restored says which checkpoint a container was created from.
@@ -124,6 +127,7 @@ func containerStatus(of *Container) *model.ContainerStatus {
 		state = model.ContainerExited
 	}
 	return &model.ContainerStatus{
+		Making:     r.Phase == ContainerCreating,
 		ID:         r.ID,
 		SandboxID:  r.SandboxID,
 		Config:     r.Config,

@@ -40,10 +40,13 @@ type Sandbox struct {
 	Network   json.RawMessage `json:"network,omitempty"` // a CNI result
 	// ReaperPID is the PID of the pod's init, and ReaperSetup the engine that has set the init up. Both are zero for a pod
 	// without an init.
-	ReaperPID   int            `json:"reaperPID,omitempty"`
-	ReaperSetup keeper.Setup   `json:"reaperSetup,omitzero"`
-	Label       ocispec.Label  `json:"label,omitzero"`
-	Timings     []steps.Timing `json:"timings,omitempty"`
+	ReaperPID   int           `json:"reaperPID,omitempty"`
+	ReaperSetup keeper.Setup  `json:"reaperSetup,omitzero"`
+	Label       ocispec.Label `json:"label,omitzero"`
+	// Restoring says that the pod is being made from a checkpoint: no client knows it yet, and a berthd that starts
+	// removes it.
+	Restoring bool           `json:"restoring,omitempty"`
+	Timings   []steps.Timing `json:"timings,omitempty"`
 }
 
 // NodeNetwork tells whether a pod lives in the node's network.
@@ -86,6 +89,7 @@ func (r *Sandbox) RuntimeName() string { return cmp.Or(r.Handler, r.DefaultHandl
 
 func sandboxStatus(r *Sandbox, netns func(id string) string) *model.SandboxStatus {
 	st := &model.SandboxStatus{
+		Making:         r.Phase == SandboxCreating || r.Restoring,
 		ID:             r.ID,
 		Config:         r.Config,
 		State:          model.SandboxNotReady,

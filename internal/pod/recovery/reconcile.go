@@ -477,7 +477,11 @@ func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 
 func (rc *Recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, status *keeper.Status) {
 	r := s.Record()
-	switch r.Phase {
+	phase := r.Phase
+	if r.Restoring { // some of its containers are missing, and its client has no ID of it
+		phase = record.SandboxRemoving
+	}
+	switch phase {
 	case record.SandboxCreating, record.SandboxRemoving:
 		const what = "finish the removal of a pod"
 		finish := func(ctx context.Context) error { return rc.finishSandbox(ctx, s) }

@@ -16,11 +16,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Freeze freezes a container for a checkpoint.
+func (e *Engine) Freeze(_ context.Context, c runtime.Container) error {
+	return e.with(c, func(lib *libcontainer.Container) error { return freeze(c, lib) })
+}
+
+// freeze freezes a container, which may be frozen already.
+func freeze(c runtime.Container, lib *libcontainer.Container) error {
+	if st, err := lib.Status(); err == nil && st == libcontainer.Paused {
+		return nil
+	}
+	if err := lib.Pause(); err != nil {
+		return fmt.Errorf("freeze container %s: %w", c.ID(), err)
+	}
+	return nil
+}
+
 // Checkpoint freezes a container and has CRIU write its processes down.
 func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
 	return e.with(c, func(lib *libcontainer.Container) error {
-		if err := lib.Pause(); err != nil {
-			return fmt.Errorf("freeze container %s: %w", c.ID(), err)
+		if err := freeze(c, lib); err != nil {
+			return err
 		}
 		end := e.spawning()
 		defer end()

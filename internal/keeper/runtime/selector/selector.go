@@ -171,14 +171,32 @@ func (s *Selector) Abort(ctx context.Context, c runtime.Container) error {
 	return s.of(c).Abort(ctx, c)
 }
 
+// Freeze asks the container's engine, if that can make checkpoints.
+func (s *Selector) Freeze(ctx context.Context, c runtime.Container) error {
+	engine, err := s.checkpointer(c)
+	if err != nil {
+		return err
+	}
+	return engine.Freeze(ctx, c)
+}
+
 // Checkpoint asks the container's engine, if that can.
 func (s *Selector) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
+	engine, err := s.checkpointer(c)
+	if err != nil {
+		return err
+	}
+	return engine.Checkpoint(ctx, c, d)
+}
+
+func (s *Selector) checkpointer(c runtime.Container) (runtime.Checkpointer, error) {
 	rec := c.Record()
 	engine, ok := s.of(c).(runtime.Checkpointer)
 	if !ok {
-		return fmt.Errorf("checkpoint of container %s by engine %s: %w", c.ID(), rec.Engine(), errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("checkpoint of container %s by engine %s: %w", c.ID(), rec.Engine(),
+			errdefs.ErrNotImplemented)
 	}
-	return engine.Checkpoint(ctx, c, d)
+	return engine, nil
 }
 
 // RemoveUnknown kills and removes everything of a container without a record. It assumes that a built-in engine has set
