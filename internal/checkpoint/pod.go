@@ -200,10 +200,11 @@ func (d *directory) copyFile(name string, to int, most uint64) (uint64, error) {
 	case !st.Mode().IsRegular():
 		return 0, fmt.Errorf("checkpoint: %q is no regular file: %w", name, errdefs.ErrInvalidArgument)
 	case uint64(st.Size()) > most:
-		return 0, fmt.Errorf("checkpoint: its files have more bytes than a layer of an image may have (image.max_layer_bytes): %w",
-			errdefs.ErrResourceExhausted)
+		return 0, fmt.Errorf("checkpoint: its files have more bytes than a layer of an image may have "+
+			"(image.max_layer_bytes): %w", errdefs.ErrResourceExhausted)
 	}
-	fd, err := unix.Openat(to, path.Base(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	const create = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(to, path.Base(name), create, 0o600)
 	if err != nil {
 		return 0, &fs.PathError{Op: "create", Path: name, Err: err}
 	}

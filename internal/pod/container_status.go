@@ -74,7 +74,8 @@ func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]
 			continue
 		}
 		st := c.Status()
-		if c.Making() || len(f.States) > 0 && !slices.Contains(f.States, st.State) || !matchLabels(st.Config.Labels, f.Labels) {
+		if c.Making() || len(f.States) > 0 && !slices.Contains(f.States, st.State) ||
+			!matchLabels(st.Config.Labels, f.Labels) {
 			continue
 		}
 		list = append(list, st)

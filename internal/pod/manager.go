@@ -67,7 +67,8 @@ type Keeper interface {
 	Pause(ctx context.Context, id string) error
 	Resume(ctx context.Context, id string) error
 	Status(ctx context.Context, id string) (*keeper.Status, error)
-	Freeze(ctx context.Context, id string, timeout time.Duration) (nonce string, thaw func(context.Context) error, err error)
+	Freeze(ctx context.Context, id string, timeout time.Duration) (nonce string, thaw func(context.Context) error,
+		err error)
 	Checkpoint(context.Context, *keeper.CheckpointRequest) (thaw func(context.Context) error, err error)
 	EndCheckpoint(ctx context.Context, id string) error
 }

@@ -117,8 +117,8 @@ func checkCheckpoint(pod *record.Sandbox, chosen []*index.Container) error {
 // It returns their IDs, those of the containers in the order of their configurations. A container goes on where it was
 // written down when it is started. When this fails, nothing of the pod is left.
 //
-// A directory that is not there is errdefs.ErrNotFound, one that is no checkpoint or has other containers than are asked
-// for errdefs.ErrInvalidArgument, a configuration that does not fit the checkpoint errdefs.ErrFailedPrecondition.
+// A directory that is not there is errdefs.ErrNotFound, one that is no checkpoint or has other containers than are
+// asked for errdefs.ErrInvalidArgument, a configuration that does not fit the checkpoint errdefs.ErrFailedPrecondition.
 func (m *Manager) RestoreSandbox(ctx context.Context, dir string, cfg *model.SandboxConfig, handler string,
 	containers []*model.ContainerConfig) (id string, ids []string, err error) {
 	if !filepath.IsAbs(dir) {

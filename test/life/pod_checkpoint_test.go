@@ -381,8 +381,8 @@ func failingCRIU(t *testing.T) (path, fail string) {
 	dir := t.TempDir()
 	path, fail = filepath.Join(dir, "criu"), filepath.Join(dir, "fail")
 	// libcontainer asks for the version by the first call.
-	script := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = swrk ] && [ -e %s ]; then echo >>%s; [ $(wc -l <%s) -lt 4 ] || exit 1; fi\n"+
-		"exec %s \"$@\"\n", fail, fail, fail, criuPath(t))
+	script := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = swrk ] && [ -e %s ]; then echo >>%s; "+
+		"[ $(wc -l <%s) -lt 4 ] || exit 1; fi\nexec %s \"$@\"\n", fail, fail, fail, criuPath(t))
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -437,21 +437,49 @@ func TestAPodThatDoesNotFitItsCheckpointIsRefused(t *testing.T) {
 		code codes.Code
 		says string
 	}{
-		"a relative path":    {func(r *cri.RestorePodRequest) { r.CheckpointPath = "x" }, codes.InvalidArgument, "checkpoint_path"},
-		"no directory":       {func(r *cri.RestorePodRequest) { r.CheckpointPath += "/no" }, codes.NotFound, "no such directory"},
-		"not a checkpoint":   {func(r *cri.RestorePodRequest) { r.CheckpointPath = t.TempDir() }, codes.InvalidArgument, "pod.json"},
-		"no configuration":   {func(r *cri.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, "config"},
-		"no containers":      {func(r *cri.RestorePodRequest) { r.ContainerConfigs = nil }, codes.InvalidArgument, "container_configs"},
-		"a container less":   {func(r *cri.RestorePodRequest) { r.ContainerConfigs = r.ContainerConfigs[:1] }, codes.InvalidArgument, "does not name"},
-		"another container":  {func(r *cri.RestorePodRequest) { first(r).Metadata.Name = "x" }, codes.InvalidArgument, "no container"},
-		"one twice":          {func(r *cri.RestorePodRequest) { r.ContainerConfigs[1] = first(r) }, codes.InvalidArgument, "another one"},
-		"options":            {func(r *cri.RestorePodRequest) { r.Options = map[string]string{"lazy": "1"} }, codes.InvalidArgument, `options["lazy"]`},
-		"an unknown handler": {func(r *cri.RestorePodRequest) { r.RuntimeHandler = "unknown" }, codes.NotFound, "unknown"},
-		"another command":    {func(r *cri.RestorePodRequest) { first(r).Command[0] = "ash" }, codes.FailedPrecondition, "the command"},
-		"further arguments":  {func(r *cri.RestorePodRequest) { first(r).Args = []string{"x"} }, codes.FailedPrecondition, "the arguments"},
-		"another directory":  {func(r *cri.RestorePodRequest) { first(r).WorkingDir = "/tmp" }, codes.FailedPrecondition, "the working directory"},
-		"another value":      {func(r *cri.RestorePodRequest) { first(r).Envs[0].Value = []byte("x") }, codes.FailedPrecondition, "by PASSWORD:"},
-		"a variable less":    {func(r *cri.RestorePodRequest) { first(r).Envs = nil }, codes.FailedPrecondition, "by PASSWORD:"},
+		"a relative path": {func(r *cri.RestorePodRequest) {
+			r.CheckpointPath = "x"
+		}, codes.InvalidArgument, "checkpoint_path"},
+		"no directory": {func(r *cri.RestorePodRequest) {
+			r.CheckpointPath += "/no"
+		}, codes.NotFound, "no such directory"},
+		"not a checkpoint": {func(r *cri.RestorePodRequest) {
+			r.CheckpointPath = t.TempDir()
+		}, codes.InvalidArgument, "pod.json"},
+		"no configuration": {func(r *cri.RestorePodRequest) { r.Config = nil }, codes.InvalidArgument, "config"},
+		"no containers": {func(r *cri.RestorePodRequest) {
+			r.ContainerConfigs = nil
+		}, codes.InvalidArgument, "container_configs"},
+		"a container less": {func(r *cri.RestorePodRequest) {
+			r.ContainerConfigs = r.ContainerConfigs[:1]
+		}, codes.InvalidArgument, "does not name"},
+		"another container": {func(r *cri.RestorePodRequest) {
+			first(r).Metadata.Name = "x"
+		}, codes.InvalidArgument, "no container"},
+		"one twice": {func(r *cri.RestorePodRequest) {
+			r.ContainerConfigs[1] = first(r)
+		}, codes.InvalidArgument, "another one"},
+		"options": {func(r *cri.RestorePodRequest) {
+			r.Options = map[string]string{"lazy": "1"}
+		}, codes.InvalidArgument, `options["lazy"]`},
+		"an unknown handler": {func(r *cri.RestorePodRequest) {
+			r.RuntimeHandler = "unknown"
+		}, codes.NotFound, "unknown"},
+		"another command": {func(r *cri.RestorePodRequest) {
+			first(r).Command[0] = "ash"
+		}, codes.FailedPrecondition, "the command"},
+		"further arguments": {func(r *cri.RestorePodRequest) {
+			first(r).Args = []string{"x"}
+		}, codes.FailedPrecondition, "the arguments"},
+		"another directory": {func(r *cri.RestorePodRequest) {
+			first(r).WorkingDir = "/tmp"
+		}, codes.FailedPrecondition, "the working directory"},
+		"another value": {func(r *cri.RestorePodRequest) {
+			first(r).Envs[0].Value = []byte("x")
+		}, codes.FailedPrecondition, "by PASSWORD:"},
+		"a variable less": {func(r *cri.RestorePodRequest) {
+			first(r).Envs = nil
+		}, codes.FailedPrecondition, "by PASSWORD:"},
 		"a variable more": {func(r *cri.RestorePodRequest) {
 			first(r).Envs = append(first(r).Envs, &cri.KeyValue{Key: "MORE"})
 		}, codes.FailedPrecondition, "by MORE:"},
@@ -467,7 +495,9 @@ func TestAPodThatDoesNotFitItsCheckpointIsRefused(t *testing.T) {
 		"fewer rights": {func(r *cri.RestorePodRequest) {
 			first(r).Linux.SecurityContext.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
 		}, codes.FailedPrecondition, "capabilities"},
-		"another image": {func(r *cri.RestorePodRequest) { first(r).Image.Image = node.StopSignal }, codes.FailedPrecondition, "the image"},
+		"another image": {func(r *cri.RestorePodRequest) {
+			first(r).Image.Image = node.StopSignal
+		}, codes.FailedPrecondition, "the image"},
 		"a file that others write": {func(r *cri.RestorePodRequest) {
 			r.CheckpointPath = copied(func(dir string) error {
 				return os.Chmod(filepath.Join(dir, "container-0/checkpoint/inventory.img"), 0o666)
@@ -568,9 +598,7 @@ func TestAPodIsRestoredWholeOrNotAtAll(t *testing.T) {
 		}
 		for _, id := range found {
 			whole++
-			if _, err := n.Runtime.RemovePodSandbox(nodetest.Context(t), &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Adopt(t, n, id, req.Config).Remove()
 		}
 	}
 	t.Logf("%d pods were whole, and %d are gone", whole, none)

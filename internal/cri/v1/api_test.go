@@ -735,7 +735,8 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 		s.FinishedAt != at.UnixNano() || s.ImageRef != "busybox@sha256:9" || s.ImageId != "sha256:1" ||
 		s.Image.UserSpecifiedImage != "busybox" ||
 		s.Image.Image != "busybox" ||
-		s.StopSignal != api.Signal_SIGNAL_SIGTERM || s.User.Linux.SupplementalGroups[0] != 3 || s.Resources.Linux.CpuShares != 512 ||
+		s.StopSignal != api.Signal_SIGNAL_SIGTERM || s.User.Linux.SupplementalGroups[0] != 3 ||
+		s.Resources.Linux.CpuShares != 512 ||
 		len(s.Mounts) != 3 || s.Mounts[1].Propagation != api.MountPropagation_PROPAGATION_BIDIRECTIONAL ||
 		s.Mounts[2].Image.Image != "sha256:2" || s.LogPath != "/var/log/x" || len(cs.Info) > 0 {
 		t.Errorf("%v", s)

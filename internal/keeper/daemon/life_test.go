@@ -498,8 +498,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// TestAContainerIsFrozenForItsCheckpoint before that is made, and no checkpoint is made of one that was thawed meanwhile:
-// the other containers of its pod have gone on.
+// TestAContainerIsFrozenForItsCheckpoint before that is made, and no checkpoint is made of one that was thawed
+// meanwhile: the other containers of its pod have gone on.
 func TestAContainerIsFrozenForItsCheckpoint(t *testing.T) {
 	n := start(t)
 	n.run(n.shell("c", "exec sleep 1000"))

@@ -50,7 +50,8 @@ type Settings struct {
 // Keeper is what a Checkpointer asks of the keeper.
 type Keeper interface {
 	// Freeze lets a container stand still for the Checkpoint whose request has the nonce.
-	Freeze(ctx context.Context, id string, timeout time.Duration) (nonce string, thaw func(context.Context) error, err error)
+	Freeze(ctx context.Context, id string, timeout time.Duration) (nonce string, thaw func(context.Context) error,
+		err error)
 	// Checkpoint writes the processes of a container down, which stand still until thaw is called.
 	Checkpoint(context.Context, *keeper.CheckpointRequest) (thaw func(context.Context) error, err error)
 }

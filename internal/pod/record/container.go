@@ -64,8 +64,8 @@ type Container struct {
 	// Restored is set for a container that was created from a checkpoint.
 	Restored *Restored `json:"restored,omitempty"`
 	// CheckpointTemp is a file outside of the container's directory to which an archive of a checkpoint is being written,
-	// or the directory to which the container's part of a pod's checkpoint is. CheckpointPod is the file that describes the
-	// latter.
+	// or the directory to which the container's part of a pod's checkpoint is. CheckpointPod is the file that describes
+	// the latter.
 	CheckpointTemp string `json:"checkpointTemp,omitempty"`
 	CheckpointPod  string `json:"checkpointPod,omitempty"`
 }
