@@ -147,7 +147,7 @@ func openArchive(name string) (*os.File, error) {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		problem = "is no regular file"
-	case st.Uid != 0 || st.Mode&0o022 != 0:
+	case othersWrite(&st):
 		problem = "can be written to by others than root"
 	}
 	if problem != "" {

@@ -23,6 +23,8 @@ type subdir = dirtree.Dir[struct{}]
 type directory struct {
 	root *os.File
 	tree *dirtree.Tree[struct{}]
+	// rootOnly has files refused that others than root can have written to.
+	rootOnly bool
 }
 
 func openDirectory(dir string) (*directory, error) {
@@ -30,8 +32,40 @@ func openDirectory(dir string) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &directory{root, dirtree.New[struct{}](root)}, nil
+	return &directory{root: root, tree: dirtree.New[struct{}](root)}, nil
 }
+
+// openTrusted opens a directory that only root can have written to: what is restored from it is as good as a program
+// that root runs. The error is errdefs.ErrNotFound where there is none, or errdefs.ErrInvalidArgument.
+func openTrusted(dir string) (*directory, error) {
+	d, err := openDirectory(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no such directory: %w", errdefs.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	d.rootOnly = true
+	if err := rootsOwn(d.root); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// rootsOwn refuses what others than root can have written to, with errdefs.ErrInvalidArgument.
+func rootsOwn(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if othersWrite(&st) {
+		return fmt.Errorf("%s can be written to by others than root: %w", f.Name(), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func othersWrite(st *unix.Stat_t) bool { return st.Uid != 0 || st.Mode&0o022 != 0 }
 
 func (d *directory) close() {
 	d.tree.Close()
@@ -60,7 +94,14 @@ func (d *directory) open(name string) (*os.File, error) {
 		if err != nil {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
-		return os.NewFile(uintptr(fd), name), nil
+		f := os.NewFile(uintptr(fd), name)
+		if d.rootOnly {
+			if err := rootsOwn(f); err != nil {
+				f.Close()
+				return nil, err
+			}
+		}
+		return f, nil
 	}
 }
 
@@ -93,10 +134,14 @@ func ReadDir(dir string) (*Info, error) {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	defer d.close()
+	return d.info("checkpoint")
+}
+
+func (d *directory) info(what string) (*Info, error) {
 	if err := d.plain(); err != nil {
 		return nil, err
 	}
-	return parse("checkpoint", d.metadata)
+	return parse(what, d.metadata)
 }
 
 // ReadDeleted reads what the checkpoint in a directory deletes of the image.

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,29 +66,15 @@ func WritePod(dir string, pod *Pod) error {
 	return errors.Join(err, f.Close())
 }
 
-// ReadPod reads the description in the directory of a pod's checkpoint. The directory must be one that only root can
-// have written to: what is restored from it is as good as a program that root runs.
+// ReadPod reads the description in the directory of a pod's checkpoint, which only root can have written to. If the
+// directory is not there, the error is errdefs.ErrNotFound, and if it is no checkpoint, errdefs.ErrInvalidArgument.
 func ReadPod(dir string) (*Pod, error) {
 	what := "checkpoint of a pod at " + dir
-	d, err := openDirectory(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s: there is no such directory: %w", what, errdefs.ErrNotFound)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrInvalidArgument)
+	d, err := openTrusted(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	defer d.close()
-	if err := rootsOwn(int(d.root.Fd())); err != nil {
-		return nil, fmt.Errorf("%s: it %w: %w", what, err, errdefs.ErrInvalidArgument)
-	}
-	f, err := d.open(PodFile)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", what, err, errdefs.ErrInvalidArgument)
-	}
-	defer f.Close()
-	if err := rootsOwn(int(f.Fd())); err != nil {
-		return nil, fmt.Errorf("%s: %s %w: %w", what, PodFile, err, errdefs.ErrInvalidArgument)
-	}
 	b, err := d.metadata(PodFile)
 	pod := &Pod{}
 	if err == nil {
@@ -100,6 +87,40 @@ func ReadPod(dir string) (*Pod, error) {
 		return nil, fmt.Errorf("%s: %s: %w: %w", what, PodFile, err, errdefs.ErrInvalidArgument)
 	}
 	return pod, nil
+}
+
+// ReadContainer reads what a directory in the checkpoint of a pod says of its container.
+func ReadContainer(dir string) (*Info, error) {
+	what := "checkpoint of a container at " + dir
+	d, err := openTrusted(dir)
+	if errdefs.IsNotFound(err) { // the description names it
+		err = fmt.Errorf("there is no such directory: %w", errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	defer d.close()
+	return d.info(what)
+}
+
+// CheckOutput refuses a directory in which no checkpoint of a pod can be put: its path is not absolute, it is not there
+// or not empty, or others than root can write to it. The error is errdefs.ErrInvalidArgument.
+func CheckOutput(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("output path %q is not an absolute path: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	d, err := openTrusted(dir)
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("there is no such directory: %w", errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return fmt.Errorf("output path %s: %w", dir, err)
+	}
+	defer d.close()
+	if names, _ := d.root.Readdirnames(1); len(names) > 0 {
+		return fmt.Errorf("output path %s is not empty: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 func (p *Pod) check() error {
@@ -124,24 +145,12 @@ func (p *Pod) check() error {
 	return nil
 }
 
-// rootsOwn refuses what others than root can have written to.
-func rootsOwn(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Uid != 0 || st.Mode&0o022 != 0 {
-		return errors.New("can be written to by others than root")
-	}
-	return nil
-}
-
 // Copy copies the checkpoint of a container, a directory in the layout of an archive, as Unpack would unpack it. The
 // files have at most so many bytes together. All must be plain files that only root can have written to.
 func Copy(from, to string, most uint64) error {
-	source, err := openDirectory(from)
+	source, err := openTrusted(from)
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w: %w", err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("checkpoint: %w", err)
 	}
 	defer source.close()
 	if err := source.plain(); err != nil {
@@ -157,13 +166,11 @@ func Copy(from, to string, most uint64) error {
 	defer target.close()
 	left := most
 	for _, sub := range []string{"", ImagesDir} {
-		dir, err := source.tree.FD(source.sub(sub))
+		dir, err := source.open(cmp.Or(sub, ".")) // which says whose it is
 		if err != nil {
-			return err
+			return fmt.Errorf("checkpoint: %w", err)
 		}
-		if err := rootsOwn(dir); err != nil {
-			return fmt.Errorf("checkpoint: %s %w: %w", path.Join(from, sub), err, errdefs.ErrInvalidArgument)
-		}
+		dir.Close()
 		at, err := target.tree.FD(target.sub(sub))
 		if err != nil {
 			return err
@@ -187,12 +194,9 @@ func Copy(from, to string, most uint64) error {
 func (d *directory) copyFile(name string, to int, most uint64) (uint64, error) {
 	in, err := d.open(name)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("checkpoint: %w", err)
 	}
 	defer in.Close()
-	if err := rootsOwn(int(in.Fd())); err != nil {
-		return 0, fmt.Errorf("checkpoint: %s %w: %w", name, err, errdefs.ErrInvalidArgument)
-	}
 	st, err := in.Stat()
 	switch {
 	case err != nil:

@@ -64,7 +64,9 @@ func (m *Manager) createContainer(ctx context.Context, cr *creation) (string, er
 	for _, w := range cr.out.Warnings {
 		log.Warn(w)
 	}
-	m.events.Tell(s, cr.id, model.EventCreated)
+	if !s.Making() {
+		m.events.Tell(s, cr.id, model.EventCreated)
+	}
 	cr.letJoin()
 	m.relay.Tell(ctx, nri.ContainerCreated, s, cr.container)
 	return cr.id, nil

@@ -32,15 +32,15 @@ func (m *Manager) CheckpointSandbox(ctx context.Context, id, dir string, contain
 	}
 	what := fmt.Sprintf("checkpoint of pod sandbox %s", record.ShortID(s.ID()))
 	dir = filepath.Clean(dir)
-	if err := checkpoints.CheckOutput(dir); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
 	chosen, err := m.chosen(s, containers)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkpointTimeout)
-	defer cancel()
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, checkpointTimeout)
+		defer cancel()
+	}
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	var members []*checkpoints.Member
@@ -59,15 +59,7 @@ func (m *Manager) CheckpointSandbox(ctx context.Context, id, dir string, contain
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if err = m.checkpoints.Pod(ctx, &pod.Config.Metadata, members, dir); err == nil {
-		err = m.checkpoints.Keep(members)
-	}
-	if err == nil {
 		return nil
-	}
-	for _, c := range chosen {
-		if cerr := m.checkpoints.Clean(c.ContainerEntry); cerr != nil {
-			m.log.Error("remove what is left of a checkpoint", "container_id", c.ID(), "error", cerr)
-		}
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, index.ErrCut) {
 		err = cause
@@ -77,6 +69,7 @@ func (m *Manager) CheckpointSandbox(ctx context.Context, id, dir string, contain
 
 // chosen are the containers of a pod that a client has chosen, in an order in which all lock them.
 func (m *Manager) chosen(s *index.Sandbox, ids []string) (list []*index.Container, err error) {
+	name := func(c *index.Container) string { return c.Status().Config.Metadata.Name }
 	if len(ids) == 0 {
 		return nil, fmt.Errorf("no containers are chosen: %w", errdefs.ErrInvalidArgument)
 	}
@@ -89,6 +82,8 @@ func (m *Manager) chosen(s *index.Sandbox, ids []string) (list []*index.Containe
 			return nil, fmt.Errorf("container %s is in another pod: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
 		case slices.Contains(list, c):
 			return nil, fmt.Errorf("container %s is chosen twice: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
+		case slices.ContainsFunc(list, func(o *index.Container) bool { return name(o) == name(c) }):
+			return nil, fmt.Errorf("two of the containers are called %q: %w", name(c), errdefs.ErrInvalidArgument)
 		}
 		list = append(list, c)
 	}
@@ -149,6 +144,7 @@ func (m *Manager) RestoreSandbox(ctx context.Context, dir string, cfg *model.San
 	}
 	if err == nil {
 		err = s.Update(record.Save, func(r *record.Sandbox) { r.Restoring = false })
+		err = disk.Exhausted(err)
 	}
 	if err != nil {
 		clean, cancel := undo.Context(ctx)
@@ -157,6 +153,11 @@ func (m *Manager) RestoreSandbox(ctx context.Context, dir string, cfg *model.San
 			m.log.Error("remove a pod that was not restored", "pod_id", id, "error", rerr)
 		}
 		return "", nil, fmt.Errorf("restore pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
+	}
+	m.events.Tell(s, id, model.EventCreated)
+	m.events.Tell(s, id, model.EventStarted)
+	for _, made := range ids {
+		m.events.Tell(s, made, model.EventCreated)
 	}
 	return id, ids, nil
 }

@@ -101,8 +101,10 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
 	}
-	m.events.Tell(s, s.ID(), model.EventCreated)
-	m.events.Tell(s, s.ID(), model.EventStarted)
+	if !s.Making() {
+		m.events.Tell(s, s.ID(), model.EventCreated)
+		m.events.Tell(s, s.ID(), model.EventStarted)
+	}
 	log.Debug("pod runs", "addresses", s.Record().IPs)
 	return s.ID(), nil
 }

@@ -209,7 +209,7 @@ func TestAPodWithOnePIDNamespaceIsRestored(t *testing.T) {
 
 // All containers stand still while one of them is written down. Seen to fail without the freezing before.
 func TestAllContainersStandStillForAPodsCheckpoint(t *testing.T) {
-	criu, began := slowCRIU(t, "2")
+	criu, began := slowCRIU(t, "1")
 	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criu)})
 	p := nodetest.RunPod(t, n)
 	list := []*nodetest.Container{p.Run(counting), p.Run(counting), p.Run(counting), p.Run(counting)}
@@ -296,9 +296,14 @@ func TestAPodsCheckpointThatCannotBeIsRefused(t *testing.T) {
 	want(tryPodCheckpoint(ctx, p, filepath.Join(dir, "no"), c), codes.InvalidArgument, "no such directory")
 	want(tryPodCheckpoint(ctx, p, full, c), codes.InvalidArgument, "not empty")
 	want(tryPodCheckpoint(ctx, p, open, c), codes.InvalidArgument, "others than root")
-	want(tryPodCheckpoint(ctx, p, link, c), codes.InvalidArgument, "no such directory")
+	want(tryPodCheckpoint(ctx, p, link, c), codes.InvalidArgument, "not a directory")
 	want(tryPodCheckpoint(ctx, p, dir), codes.InvalidArgument, "container_ids")
 	want(tryPodCheckpoint(ctx, p, dir, c, c), codes.InvalidArgument, "twice")
+	again := p.Run(func(config *cri.ContainerConfig) {
+		config.Metadata = &cri.ContainerMetadata{Name: c.Config.Metadata.Name, Attempt: 1}
+		config.LogPath = "again.log"
+	})
+	want(tryPodCheckpoint(ctx, p, dir, c, again), codes.InvalidArgument, "two of the containers are called")
 	want(tryPodCheckpoint(ctx, p, dir, c, foreign), codes.InvalidArgument, "another pod")
 	want(tryPodCheckpoint(ctx, p, dir, c, ended), codes.FailedPrecondition, "not running")
 	want(tryPodCheckpoint(ctx, p, dir, c, created), codes.FailedPrecondition, "not running")
@@ -329,7 +334,7 @@ func TestAPodsCheckpointThatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestAPodsCheckpointThatIsCutOffLeavesThePodAlive(t *testing.T) {
-	criu, began := slowCRIU(t, "3")
+	criu, began := slowCRIU(t, "2")
 	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criu)})
 	for what, cut := range map[string]func(a, b *nodetest.Container, cancel func()) error{
 		"the client goes":        func(_, _ *nodetest.Container, cancel func()) error { cancel(); return nil },

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -37,6 +38,8 @@ type Checkpointer struct {
 	Jail       *jail.Jail // in which archives are read
 	Settings   func() Settings
 	Log        *slog.Logger
+
+	outputs sync.Map // the directories to which checkpoints of pods are being written
 }
 
 // Settings are those that can be changed at any time.

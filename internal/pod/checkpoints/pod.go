@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/checkpoint"
 	keeper "berth/internal/keeper/client"
@@ -34,34 +33,28 @@ type Member struct {
 	thaw  func(context.Context) error
 }
 
-// CheckOutput refuses a directory in which no checkpoint of a pod can be put: its path is not absolute, it is not there
-// or not empty, or others than root can write to it. The error is errdefs.ErrInvalidArgument.
-func CheckOutput(dir string) error {
-	if !filepath.IsAbs(dir) {
-		return fmt.Errorf("output path %q is not an absolute path: %w", dir, errdefs.ErrInvalidArgument)
+// Pod writes a checkpoint of a pod's containers to an empty directory. All of them stand still before the first is
+// written down, and until the last is. When this fails, nothing is left in the directory; the records of the containers
+// name what is made, for a berthd that is killed meanwhile.
+func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
+	if _, taken := k.outputs.LoadOrStore(dir, true); taken {
+		return fmt.Errorf("another checkpoint is being written to %s: %w", dir, errdefs.ErrFailedPrecondition)
 	}
-	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return fmt.Errorf("output path %s: there is no such directory (%w): %w", dir, err, errdefs.ErrInvalidArgument)
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	defer k.outputs.Delete(dir)
+	if err := checkpoint.CheckOutput(dir); err != nil {
 		return err
 	}
-	if st.Uid != 0 || st.Mode&0o022 != 0 {
-		return fmt.Errorf("output path %s: others than root can write to it: %w", dir, errdefs.ErrInvalidArgument)
+	err := k.writePod(ctx, pod, members, dir)
+	if err == nil {
+		err = k.keep(members)
 	}
-	if names, _ := f.Readdirnames(1); len(names) > 0 {
-		return fmt.Errorf("output path %s is not empty: %w", dir, errdefs.ErrInvalidArgument)
+	if err != nil {
+		k.discard(members, dir)
 	}
-	return nil
+	return err
 }
 
-// Pod writes a checkpoint of a pod's containers to an empty directory. All of them stand still before the first is
-// written down, and until the last is. The records of the containers name what is made, so that Clean removes it when
-// this fails.
-func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
+func (k *Checkpointer) writePod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
 	for i, m := range members {
 		m.dir = filepath.Join(dir, checkpoint.ContainerDir(i))
 		err := m.Container.Update(record.Save, func(r *record.Container) {
@@ -86,24 +79,32 @@ func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, memb
 }
 
 // cut freezes all containers, writes each down and copies its files, and thaws them all.
-func (k *Checkpointer) cut(ctx context.Context, members []*Member) (err error) {
+func (k *Checkpointer) cut(ctx context.Context, members []*Member) error {
 	begin := time.Now()
-	defer func() {
-		end, cancel := undo.Context(ctx)
-		defer cancel()
-		err = errors.Join(err, each(members, len(members), func(m *Member) error {
-			if m.thaw == nil {
-				return nil
-			}
-			return m.thaw(end)
-		}))
-		if err == nil {
-			k.Log.Info("a pod was written down", "pod_id", new(members[0].Container.Record()).SandboxID,
-				"stood_still_ms", liblog.Milliseconds(time.Since(begin)))
+	err := k.frozen(ctx, members)
+	end, cancel := undo.Context(ctx)
+	defer cancel()
+	thawed := each(members, len(members), func(m *Member) error {
+		if m.thaw == nil {
+			return nil
 		}
-	}()
+		return m.thaw(end)
+	})
+	if err != nil {
+		return err // why one was thawed before, if it was
+	}
+	if thawed != nil {
+		return thawed
+	}
+	k.Log.Info("a pod was written down", "pod_id", new(members[0].Container.Record()).SandboxID,
+		"stood_still_ms", liblog.Milliseconds(time.Since(begin)))
+	return nil
+}
+
+// frozen freezes all containers, and then writes each down.
+func (k *Checkpointer) frozen(ctx context.Context, members []*Member) error {
 	deadline, _ := ctx.Deadline()
-	err = each(members, len(members), func(m *Member) (err error) {
+	err := each(members, len(members), func(m *Member) (err error) {
 		m.nonce, m.thaw, err = k.Keeper.Freeze(ctx, m.Container.ID(), time.Until(deadline))
 		return err
 	})
@@ -111,29 +112,28 @@ func (k *Checkpointer) cut(ctx context.Context, members []*Member) (err error) {
 		return err
 	}
 	return each(members, runtime.GOMAXPROCS(0), func(m *Member) error {
-		err := ctx.Err()
-		if err == nil {
-			err = k.writeDown(ctx, m, time.Until(deadline))
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return err
+		return k.writeDown(ctx, m, time.Until(deadline))
 	})
 }
 
-// each calls fn for each container of a pod, for at most so many at a time. Its error names the container.
+// each calls fn for all containers of a pod, at most so many at a time. The error is the first one, and names its
+// container.
 func each(members []*Member, most int, fn func(*Member) error) error {
 	var all errgroup.Group
 	all.SetLimit(most)
-	errs := make([]error, len(members))
-	for i, m := range members {
+	for _, m := range members {
 		all.Go(func() error {
-			if err := fn(m); err != nil {
-				errs[i] = fmt.Errorf("container %s: %w", new(m.Container.Record()).Config.Metadata.Name, err)
+			err := fn(m)
+			if err != nil {
+				err = fmt.Errorf("container %s: %w", new(m.Container.Record()).Config.Metadata.Name, err)
 			}
-			return nil
+			return err
 		})
 	}
-	_ = all.Wait()
-	return errors.Join(errs...)
+	return all.Wait()
 }
 
 // writeDown writes the checkpoint of a container that is frozen for it.
@@ -157,15 +157,31 @@ func (k *Checkpointer) writeDown(ctx context.Context, m *Member, timeout time.Du
 	return describe(&r, spec, m.dir, deleted)
 }
 
-// Keep ends what Pod has begun: the checkpoint is the caller's.
-func (k *Checkpointer) Keep(members []*Member) error {
-	var errs []error
+// keep takes out of the containers' records what is the caller's now.
+func (k *Checkpointer) keep(members []*Member) error {
 	for _, m := range members {
-		errs = append(errs, m.Container.Update(record.Save, func(r *record.Container) {
-			r.CheckpointTemp, r.CheckpointPod = "", ""
-		}))
+		err := m.Container.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
+		if err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// discard removes what was written, also of a container whose record does not name it any more.
+func (k *Checkpointer) discard(members []*Member, dir string) {
+	for _, m := range members {
+		err := k.Clean(m.Container)
+		if m.dir != "" {
+			err = errors.Join(err, os.RemoveAll(m.dir))
+		}
+		if err != nil {
+			k.Log.Error("remove what is left of a checkpoint", "container_id", m.Container.ID(), "error", err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, checkpoint.PodFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.Log.Error("remove what is left of a checkpoint", "file", filepath.Join(dir, checkpoint.PodFile), "error", err)
+	}
 }
 
 // FindIn reads the checkpoint of a container in that of a pod, in the directory dir, as Find does. The image that the
@@ -173,10 +189,7 @@ func (k *Checkpointer) Keep(members []*Member) error {
 func (k *Checkpointer) FindIn(ctx context.Context, cfg *model.ContainerConfig, dir string,
 	of *checkpoint.PodContainer) (*model.Image, *Restoring, error) {
 	dir = filepath.Join(dir, of.Directory)
-	info, err := checkpoint.ReadDir(dir)
-	if at := (*fs.PathError)(nil); errors.As(err, &at) { // it is not there, or a link
-		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
+	info, err := checkpoint.ReadContainer(dir)
 	if err != nil {
 		return nil, nil, err
 	}
