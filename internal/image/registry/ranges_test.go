@@ -165,8 +165,9 @@ func TestABlobComesWholeInSpiteOfItsRegistry(t *testing.T) {
 		"too long":           {rt.Faults{Range: rt.TooLong}, 4 << 20, `it sends \"bytes 0-131072`},
 		"no Content-Range":   {rt.Faults{Range: rt.NoHeader}, 4 << 20, `it sends \"\"`},
 		"encoded":            {rt.Faults{Range: rt.Encoded}, 4 << 20, "it encodes a range"},
-		"the whole later":    {rt.Faults{Range: rt.WholeLater}, 8 << 20, "with the whole"},
-		"shorter":            {rt.Faults{Range: rt.Shorter, BytesPerSecond: 8 << 20}, 0, ""},
+		// The first part, and the whole on each of four connections.
+		"the whole later": {rt.Faults{Range: rt.WholeLater}, 9 << 20, "with the whole"},
+		"shorter":         {rt.Faults{Range: rt.Shorter, BytesPerSecond: 8 << 20}, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
