@@ -99,8 +99,8 @@ func importedByContainerd(t *testing.T, file string) {
 	ctx, dir := nodetest.Context(t), t.TempDir()
 	socket, config := filepath.Join(dir, "s"), filepath.Join(dir, "config.toml")
 	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"+
-		"[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n", filepath.Join(dir, "root"), filepath.Join(dir, "state"), socket,
-		socket+".ttrpc")
+		"[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n[plugins.\"io.containerd.internal.v1.opt\"]\npath = %q\n",
+		filepath.Join(dir, "root"), filepath.Join(dir, "state"), socket, socket+".ttrpc", filepath.Join(dir, "opt"))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
