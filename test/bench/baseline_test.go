@@ -29,6 +29,19 @@ type baseline struct {
 	Ratios  map[string]float64 `json:"ratios"`
 }
 
+// most is the largest ratio of an operation that is taken for the same as the recorded one.
+func (b baseline) most(operation string) float64 { return b.Ratios[operation] * (1 + baselineMargin) }
+
+// exceeded tells whether one of the measured ratios is larger than that.
+func (b baseline) exceeded(measured map[string]float64) bool {
+	for operation, ratio := range measured {
+		if ratio > b.most(operation) {
+			return true
+		}
+	}
+	return false
+}
+
 // What is measured and what is taken for the same. docs/benchmarks.md says how far runs differ.
 const (
 	baselineTurns  = 5
@@ -36,23 +49,20 @@ const (
 	baselineExecs  = 40   // of the yardstick in a turn
 	baselineMargin = 0.25 // more than the baseline, as a share of it
 	baselineLess   = 0.5  // less
+	baselineRuns   = 3    // at most, until one is within the margin
 )
 
 // TestProcessorTimeIsThatOfTheBaseline fails where a pod's life or an exec takes more processor time than is recorded,
 // or far less. What is recorded is no time but a ratio: to the processor time in which test/bench/kernel joins a
 // container, executes /bin/true in it and waits, with the system calls for that alone, in turns with the pods. A
-// processor that is slower, or that other programs take caches and clock from, changes both. It has been seen to fail
-// with 20 ms of work more in StartContainer.
+// processor that is slower, or that other programs take caches and clock from, changes both, though not by quite the
+// same factor. So a run that took more is repeated, and the least counts: other programs can make Berth look dearer in
+// one run, and work of its own does so in all. It has been seen to fail with 20 ms of work more in StartContainer.
 func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a node needs root")
 	}
 	record := os.Getenv(envBaseline) != ""
-	turns := baselineTurns
-	if record {
-		turns = recordedTurns
-	}
-	got := ratios(t, turns)
 	h, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +77,7 @@ func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
 		t.Fatal(err)
 	}
 	if record {
+		got := ratios(t, recordedTurns)
 		all[version] = baseline{machine(), got}
 		if text, err = json.MarshalIndent(all, "", "  "); err == nil {
 			err = os.WriteFile(baselineFile, append(text, '\n'), 0o644)
@@ -78,12 +89,19 @@ func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
 		return
 	}
 	want, ok := all[version]
+	got := ratios(t, baselineTurns)
 	if !ok {
 		t.Skipf("%s has no baseline; it is %v here", version, got)
 	}
+	for run := 1; run < baselineRuns && want.exceeded(got); run++ {
+		t.Logf("run %d took more than the baseline: %v", run, got)
+		for name, ratio := range ratios(t, baselineTurns) {
+			got[name] = min(got[name], ratio)
+		}
+	}
 	for name, ratio := range got {
 		t.Logf("%s: %.3f times the yardstick, recorded %.3f", name, ratio, want.Ratios[name])
-		if most := want.Ratios[name] * (1 + baselineMargin); ratio > most {
+		if most := want.most(name); ratio > most {
 			t.Errorf("processor time of %s is %.2f times the yardstick's, and %.2f are recorded (at most %.2f are "+
 				"taken for the same; recorded on %s)", name, ratio, want.Ratios[name], most, want.Machine)
 		}
