@@ -1,4 +1,4 @@
-// Package kubelet runs a kubelet that we did not write on Berth: v1.36.3, built through the module proxy in the Go
+// Package kubelet runs a kubelet that we did not write on Berth: v1.37.2, built through the module proxy in the Go
 // module build/, standalone, which takes static pods from a directory. What the pods do, and what the kubelet says
 // about them over its own HTTP API, is what the tests claim.
 //
@@ -6,8 +6,8 @@
 // The kubelet is built once and kept in the user's cache directory. Where it cannot be built, the suite says why
 // and ends.
 //
-// Every kubelet has its own root, ports and cgroups, and a mount namespace in which the paths that kubelets
-// have in common (/var/lib/kubelet, /var/log/containers, some sysctls) are its own. Pods' volumes are mounted
+// Every kubelet has its own root, ports and cgroups, and a mount namespace in which the paths that kubelets have in
+// common (/var/lib/kubelet, /var/log/containers, /run/containerd, some sysctls) are its own. Pods' volumes are mounted
 // where Berth sees them.
 //
 // A resize in place needs a pod whose UID stays when its manifest changes: the manifest names the UID. Graceful

@@ -35,8 +35,9 @@ type options struct {
 	config map[string]any
 	// args are further flags, and env further variables of its environment.
 	args, env []string
-	// ask has cAdvisor ask the node's CRI socket for containerd's API.
-	ask bool
+	// ask has cAdvisor ask the node's CRI socket for containerd's API, and containerd another socket.
+	ask        bool
+	containerd string
 }
 
 // kubelet is a kubelet on a node.
@@ -49,6 +50,7 @@ type kubelet struct {
 	plugins   string // sockets of device plugins, seen by the kubelet where it looks for them
 	config    map[string]any
 	args, env []string
+	asked     string // the socket that its cAdvisor finds in containerd's place, or none
 	address   string // host:port of its API
 	client    *http.Client
 	log       *os.File
@@ -76,27 +78,35 @@ private() { mount --make-private "$(findmnt -n -o TARGET -T "$1")"; }
 own() { private "$1"; mount -t tmpfs -o mode=755 kubelet "$1"; }
 `
 
+// containerdDir is where a kubelet's cAdvisor looks for containerd's socket. Since 1.37 no flag names another.
+const containerdDir = "/run/containerd"
+
+// ownDirs are the directories that every kubelet has mounts of its own on.
+var ownDirs = []string{"/var/lib/kubelet", "/var/log/containers", containerdDir}
+
 // namespaceScript makes the mounts that only the kubelet is to see, then becomes the kubelet. Its arguments are the
-// directory of tunables, that of device plugins, then the kubelet's command.
-const namespaceScript = privateScript + `
-for dir in /var/lib/kubelet /var/log/containers; do
+// directory of tunables, that of device plugins, the socket to find in containerd's place, then the kubelet's command.
+var namespaceScript = privateScript + `
+for dir in ` + strings.Join(ownDirs, " ") + `; do
 	own $dir
 done
+[ -z "$3" ] || ln -s "$3" ` + containerdDir + `/containerd.sock
 mkdir /var/lib/kubelet/device-plugins
 mount --bind "$2" /var/lib/kubelet/device-plugins
 private /proc/sys
 for file in $(cd "$1" && find . -type f); do
 	mount --bind "$1/$file" "/proc/sys/$file"
 done
-shift 2
+shift 3
 exec "$@"
 `
 
 // startKubelet makes a kubelet for a node and waits until it answers.
 func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error) {
-	k := &kubelet{node: n, name: n.Name, dir: filepath.Join(n.Dir, "kubelet"), args: o.args, env: o.env}
+	k := &kubelet{node: n, name: n.Name, dir: filepath.Join(n.Dir, "kubelet"), args: o.args, env: o.env,
+		asked: o.containerd}
 	if o.ask {
-		k.args = append(k.args, "--containerd="+n.Socket)
+		k.asked = n.Socket
 	}
 	k.root, k.manifests = filepath.Join(k.dir, "root"), filepath.Join(k.dir, "manifests")
 	k.plugins = filepath.Join(k.dir, "plug")
@@ -191,7 +201,7 @@ func (k *kubelet) start(ctx context.Context) error {
 	k.mu.Lock()
 	k.cmd = exec.Command("unshare", append([]string{
 		"--mount", "--propagation", "unchanged", "sh", "-ec", namespaceScript, "sh",
-		filepath.Join(k.dir, "tunables"), k.plugins,
+		filepath.Join(k.dir, "tunables"), k.plugins, k.asked,
 		binary, "--config", filepath.Join(k.dir, "config.json"), "--root-dir", k.root,
 		"--cert-dir", filepath.Join(k.dir, "certs"), "--hostname-override", k.name, "--v", "2",
 	}, k.args...)...)

@@ -88,7 +88,7 @@ func run(m *testing.M) int {
 
 // makeCommon makes the directories that every kubelet has its own mounts on, and returns those that were not there.
 func makeCommon() (made []string, err error) {
-	for _, dir := range []string{"/var/lib/kubelet", "/var/log/containers"} {
+	for _, dir := range ownDirs {
 		err := os.Mkdir(dir, 0o755)
 		switch {
 		case err == nil:

@@ -215,7 +215,7 @@ func atContainerd(t *testing.T, o options) *kubelet {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "containerd.sock")
-	o.args = append(o.args, "--containerd="+socket)
+	o.containerd = socket
 	return own(t, node.Options{Config: fmt.Sprintf("containerd_address = %q\n", socket)}, o)
 }
 
@@ -298,7 +298,7 @@ func TestAPodsNetworkIsCountedOnAfterARestart(t *testing.T) {
 // and not pods.
 func TestStatsOfAKubeletThatFindsNoContainerd(t *testing.T) {
 	t.Parallel()
-	k := own(t, node.Options{}, options{args: []string{"--containerd=/nonexistent/containerd.sock"}})
+	k := own(t, node.Options{}, options{})
 	p := k.run(t, busy(k))
 	p.running()
 	wantSummary(t, p, false)

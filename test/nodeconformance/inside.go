@@ -238,10 +238,10 @@ func run(ctx context.Context, s settings, built images.Images) (err error) {
 		return err
 	}
 	o := node.Options{Dir: work, Registry: registry, Pods: 300}
+	const containerd = "/run/containerd/containerd.sock" // where a kubelet's cAdvisor looks for it
 	start, process := node.StartContainerd, "containerd"
 	if s.Runtime == "berth" {
-		// A kubelet's cAdvisor looks for containerd there.
-		o.Config = "containerd_address = \"/run/containerd/containerd.sock\"\n"
+		o.Config = fmt.Sprintf("containerd_address = %q\n", containerd)
 		o.Tables = "[runtimes." + handler + "]\ntype = \"builtin\"\n"
 		start, process = node.Start, "berthd"
 	}
@@ -263,6 +263,11 @@ func run(ctx context.Context, s settings, built images.Images) (err error) {
 		}
 		err = errors.Join(err, n.Stop())
 	}()
+	if s.Runtime != "berth" {
+		if err := os.Symlink(n.Socket, containerd); err != nil {
+			return err
+		}
+	}
 	// Once as a mirror and once as the registry itself: containerd 1.6 reads no hosts.toml that names a server alone.
 	if err := registrytest.Mirrors(n.HostsDir, images.Hosts, registry, registry); err != nil {
 		return err
@@ -374,11 +379,8 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		"--kubelet-config-file", filepath.Join(dir, "kubelet.json"), "--system-spec-name", "relaxed",
 		"--system-spec-file", filepath.Join(dir, "system.json"), "--prepull-images=false", "--report-dir", results,
 		"--server-start-timeout", node.Patience(2*time.Minute).String())
-	flags := "--runtime-cgroups=" + runtimeCgroup // which the configuration has no field for
-	if s.Runtime != "berth" {
-		flags += " --containerd=" + n.Socket
-	}
-	args = append(args, "--kubelet-flags", flags)
+	// The configuration has no field for it.
+	args = append(args, "--kubelet-flags", "--runtime-cgroups="+runtimeCgroup)
 	if s.Gates != "" {
 		args = append(args, "--feature-gates", s.Gates, "--service-feature-gates", s.Gates)
 	}
