@@ -161,8 +161,7 @@ func checkKubelet(_ context.Context, cfg Config) Finding {
 	driver, from := "cgroupfs", "the kubelet's default"
 	file := flagValue(k.args, "--config")
 	if file != "" {
-		// As the kubelet sees it, which may have a root of its own.
-		data, err := os.ReadFile(filepath.Join(cfg.proc(), k.pid, "root", file))
+		data, err := k.configuration(cfg.proc())
 		if err != nil {
 			return poor("the kubelet's configuration cannot be read: "+err.Error(), "Run it as root: sudo berth doctor")
 		}
@@ -192,6 +191,16 @@ type kubelet struct {
 	args   []string // the command line of the process
 	unit   string   // of systemd
 	hidden bool     // the command line does not show the kubelet's flags, because k3s replaces it by its title
+}
+
+// configuration is the file of the kubelet's --config, and nothing without that flag.
+func (k kubelet) configuration(proc string) ([]byte, error) {
+	file := flagValue(k.args, "--config")
+	if file == "" {
+		return nil, nil
+	}
+	// As the kubelet sees it, which may have a root of its own.
+	return os.ReadFile(filepath.Join(proc, k.pid, "root", file))
 }
 
 // withFlag says how the kubelet is started with a flag.

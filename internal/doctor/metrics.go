@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
 
-// cadvisorSocket is where a kubelet's cAdvisor looks for containerd unless --containerd says another.
+// cadvisorSocket is where a kubelet's cAdvisor looks for containerd. Before Kubernetes 1.37, the kubelet's flag
+// --containerd may name another socket.
 const cadvisorSocket = "/run/containerd/containerd.sock"
 
 // checkMetrics says whether the cAdvisor of a kubelet on this machine knows the pods of Berth's containers. One that
@@ -22,13 +24,16 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 	if !runs {
 		return good("no kubelet runs here, whose cAdvisor would look for containerd")
 	}
+	if k.statsFromCRI(cfg.proc()) {
+		return good("a kubelet takes container metrics from berthd over the CRI (feature gate " + statsFromCRI + ")")
+	}
 	if cfg.ContainerdVersion == nil {
 		return good("a kubelet's cAdvisor looks for containerd at " + socket)
 	}
 	const effect = "its container metrics (/metrics/cadvisor, the summary API) have no names of Berth's pods, " +
 		"and no pod network"
 	restart := "Then restart the kubelet, which looks once: systemctl restart " + k.unit
-	flag := k.withFlag("containerd=" + cfg.Socket)
+	flag := "before Kubernetes 1.37, " + k.withFlag("containerd="+cfg.Socket)
 	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration, "+
 		"and then: systemctl restart berthd\nor %s.\n%s", socket, flag, restart)
 	lacks := func(advice, format string, args ...any) Finding {
@@ -48,6 +53,21 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 			"asks containerd %s at %s and not Berth", version, socket)
 	}
 	return good("Berth answers at " + socket + ", where a kubelet's cAdvisor looks for containerd")
+}
+
+// statsFromCRI is the feature gate with which a kubelet's cAdvisor looks for no containers.
+const statsFromCRI = "PodAndContainerStatsFromCRI"
+
+var statsFromCRIKey = regexp.MustCompile(`(?m)^[^#\n]*` + statsFromCRI + `["']?\s*[:=]\s*["']?true`)
+
+// statsFromCRI says whether the kubelet takes all container metrics from its runtime. What its flags say counts more
+// than its file.
+func (k kubelet) statsFromCRI(proc string) bool {
+	if gates := flagValue(k.args, "--feature-gates"); strings.Contains(gates, statsFromCRI) {
+		return statsFromCRIKey.MatchString(gates)
+	}
+	data, err := k.configuration(proc)
+	return err == nil && statsFromCRIKey.Match(data)
 }
 
 // containerd is where the kubelet looks for containerd.

@@ -33,6 +33,10 @@ func TestAKubeletsCAdvisorHasToFindBerth(t *testing.T) {
 		"containerd answers": {command: flag, version: "1.7.1", level: Poor, detail: "containerd 1.7.1"},
 		"nobody answers":     {command: flag, err: errors.New("refused"), level: Poor, detail: "refused"},
 		"nothing is there":   {command: []string{"kubelet", "--containerd=/nonexistent"}, level: Poor, detail: "nothing is"},
+		"the CRI is asked instead": {command: []string{"kubelet", "--containerd=/nonexistent",
+			"--feature-gates=A=true,PodAndContainerStatsFromCRI=true"}, level: Good, detail: "over the CRI"},
+		"a gate that is off": {command: []string{"kubelet", "--containerd=/nonexistent",
+			"--feature-gates=PodAndContainerStatsFromCRI=false,A=true"}, level: Poor, detail: "nothing is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := checkMetrics(t.Context(), Config{
@@ -47,6 +51,28 @@ func TestAKubeletsCAdvisorHasToFindBerth(t *testing.T) {
 	}
 	if k, runs := findKubelet(proc(t, "kubelet")); k.containerd() != "/run/containerd/containerd.sock" || !runs {
 		t.Errorf("the default: %s", k.containerd())
+	}
+}
+
+// TestTheGateIsReadFromTheKubeletsFile with its comments left out.
+func TestTheGateIsReadFromTheKubeletsFile(t *testing.T) {
+	for text, want := range map[string]bool{
+		"featureGates:\n  PodAndContainerStatsFromCRI: true\n":             true,
+		`{"featureGates": {"PodAndContainerStatsFromCRI": true}}`:          true,
+		"featureGates:\n  PodAndContainerStatsFromCRI: false\n":            false,
+		"featureGates:\n#  PodAndContainerStatsFromCRI: true\n  A: true\n": false,
+		"": false,
+	} {
+		dir := proc(t, "kubelet", "--config=/k.yaml")
+		if err := os.Mkdir(filepath.Join(dir, "7", "root"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "7", "root", "k.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if k, _ := findKubelet(dir); k.statsFromCRI(dir) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
 	}
 }
 

@@ -357,8 +357,10 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		return err
 	}
 	const program = "e2e_node.test"
-	if err := os.Symlink(filepath.Join(work, programsDir, program), filepath.Join(dir, program)); err != nil {
-		return err
+	for _, name := range []string{program, "kubelet"} { // the program looks for a kubelet beside itself
+		if err := os.Symlink(filepath.Join(work, programsDir, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
 	}
 	pid := filepath.Join(work, "runtime.pid")
 	if err := os.WriteFile(pid, []byte(strconv.Itoa(n.PID())), 0o644); err != nil {
@@ -374,7 +376,7 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		}
 	}
 	args = append(args, "./"+program, "--",
-		"--k8s-bin-dir", filepath.Join(work, programsDir), "--container-runtime-endpoint", n.Address,
+		"--container-runtime-endpoint", n.Address,
 		"--container-runtime-process-name", process, "--container-runtime-pid-file", pid,
 		"--kubelet-config-file", filepath.Join(dir, "kubelet.json"), "--system-spec-name", "relaxed",
 		"--system-spec-file", filepath.Join(dir, "system.json"), "--prepull-images=false", "--report-dir", results,

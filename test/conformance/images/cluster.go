@@ -29,14 +29,14 @@ func ForCluster(ctx context.Context, packages string, from Sources, servers Serv
 		return nil, err
 	}
 	const suite = "e2e-test-images/"
-	for _, name := range []string{suite + "agnhost:2.55", suite + "agnhost:2.63.0", suite + "glibc-dns-testing:2.0.0"} {
+	for _, name := range []string{suite + "agnhost:2.55", suite + "agnhost:2.66.1", suite + "glibc-dns-testing:2.1.1"} {
 		if built[name], err = mutate.AppendLayers(built[name], names); err != nil {
 			return nil, fmt.Errorf("build %s: %w", name, err)
 		}
 	}
 	for name, program := range map[string]struct{ at, from string }{
 		suite + "sample-apiserver:1.29.2": {"sample-apiserver", servers.APIServer},
-		"etcd:3.6.8-0":                    {"usr/local/bin/etcd", servers.Etcd},
+		"etcd:3.7.0-0":                    {"usr/local/bin/etcd", servers.Etcd},
 	} {
 		data, err := os.ReadFile(program.from)
 		if err != nil {

@@ -129,15 +129,15 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 	}
 	nmeter := registrytest.Layer(registrytest.File("usr/bin/nmeter", 0o755, clock))
 	const suite = "e2e-test-images/"
-	add(suite+"busybox:1.37.0-1", busybox(nmeter)...)
+	add(suite+"busybox:1.37.0-2", busybox(nmeter)...)
 	// Specs of memory QoS name an older one.
 	add(suite+"busybox:1.36.1-1", busybox(nmeter)...)
-	for _, name := range []string{"nginx:1.15-4", "nginx:1.27-0"} {
+	for _, name := range []string{"nginx:1.27.0-2", "nginx:1.28.0-2"} {
 		add(suite+name, registrytest.ReadyLayer(shell), registrytest.ReadyLayer(nginx), siteLayer(80), nginxCommand)
 	}
 	add(suite+"nonewprivs:1.4", registrytest.ReadyLayer(shell), privileged, registrytest.Entrypoint("/nonewprivs"))
 	add(suite+"nonroot:1.5", busybox(registrytest.User("1234"))...)
-	add(suite+"glibc-dns-testing:2.0.0", busybox()...)
+	add(suite+"glibc-dns-testing:2.1.1", busybox()...)
 	add(suite+"ipc-utils:1.4", busybox()...)
 	add(suite+"sample-device-plugin:1.7", registrytest.ReadyLayer(shell),
 		registrytest.Layer(registrytest.File("sampledeviceplugin", 0o755, string(plugin))),
@@ -151,7 +151,7 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 	}
 	program := registrytest.Layer(registrytest.File("agnhost", 0o755, string(host)),
 		registrytest.Symlink("agnhost-2", "agnhost"))
-	for _, name := range []string{"agnhost:2.55", "agnhost:2.63.0"} {
+	for _, name := range []string{"agnhost:2.55", "agnhost:2.66.1"} {
 		add(suite+name, registrytest.ReadyLayer(shell), nmeter, program, registrytest.WithFiles(certificates),
 			registrytest.Layer(registry...),
 			registrytest.WithFiles(map[string]string{
