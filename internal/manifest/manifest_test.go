@@ -163,6 +163,13 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v}]\n"), `there is no volume "v"`},
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, bindMountOptions: [noexec, exec]}]\n" +
 			"volumes: [{name: v, emptyDir: {}}]\n"), `volumeMounts[0].bindMountOptions[1]: "exec" is none of`},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Sometimes}]\n" +
+			"volumes: [{name: v, emptyDir: {}}]\n"), `volumeMounts[0].recursiveReadOnly: "Sometimes" is none of`},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, recursiveReadOnly: IfPossible}]\n" +
+			"volumes: [{name: v, emptyDir: {}}]\n"), "volumeMounts[0].recursiveReadOnly: needs readOnly"},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled,\n" +
+			"    mountPropagation: HostToContainer}]\nvolumes: [{name: v, emptyDir: {}}]\n"),
+			"volumeMounts[0].recursiveReadOnly: needs mountPropagation: None"},
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]\nvolumes: [{name: v, emptyDir: {}}]\n"),
 			"not a path inside"},
 		{withSpec(one + "  resources: {requests: {cpu: 2}, limits: {cpu: 1}}\n"), "more than the limit"},

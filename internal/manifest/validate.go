@@ -427,14 +427,7 @@ func (c *checks) mounts(field string, ctr *corev1.Container, volumes map[string]
 				c.add(field+".mountPropagation", "%q is none of None, HostToContainer and Bidirectional", *p)
 			}
 		}
-		if r := mount.RecursiveReadOnly; r != nil && *r != corev1.RecursiveReadOnlyDisabled {
-			switch {
-			case *r != corev1.RecursiveReadOnlyEnabled:
-				c.add(field+".recursiveReadOnly", "%q is neither Enabled nor Disabled", *r)
-			case !mount.ReadOnly:
-				c.add(field+".recursiveReadOnly", "needs readOnly")
-			}
-		}
+		c.recursiveReadOnly(field, &mount)
 		for i, option := range mount.BindMountOptions {
 			switch corev1.BindMountOption(option) {
 			case corev1.BindMountOptionNoExec, corev1.BindMountOptionNoDev, corev1.BindMountOptionNoSUID:
@@ -442,6 +435,24 @@ func (c *checks) mounts(field string, ctr *corev1.Container, volumes map[string]
 				c.add(fmt.Sprintf("%s.bindMountOptions[%d]", field, i), "%q is none of noexec, nodev and nosuid", option)
 			}
 		}
+	}
+}
+
+// recursiveReadOnly checks what a kubelet's API server does.
+func (c *checks) recursiveReadOnly(field string, mount *corev1.VolumeMount) {
+	if mount.RecursiveReadOnly == nil {
+		return
+	}
+	field += ".recursiveReadOnly"
+	p := mount.MountPropagation
+	switch r := *mount.RecursiveReadOnly; {
+	case r == corev1.RecursiveReadOnlyDisabled:
+	case r != corev1.RecursiveReadOnlyEnabled && r != corev1.RecursiveReadOnlyIfPossible:
+		c.add(field, "%q is none of Disabled, IfPossible and Enabled", r)
+	case !mount.ReadOnly:
+		c.add(field, "needs readOnly")
+	case p != nil && *p != corev1.MountPropagationNone:
+		c.add(field, "needs mountPropagation: None")
 	}
 }
 

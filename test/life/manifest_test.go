@@ -154,6 +154,52 @@ spec:
 	}
 }
 
+// TestAReadOnlyMountIsRecursiveIfItsHandlerCan is of recursiveReadOnly: IfPossible, with a handler that cannot too.
+func TestAReadOnlyMountIsRecursiveIfItsHandlerCan(t *testing.T) {
+	nodetest.BerthOnly(t, "berth run is Berth's")
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skipf("there is no runc to be a handler: %v", err)
+	}
+	dir := t.TempDir()
+	// It is runc, and says that it lacks the option.
+	old := filepath.Join(dir, "old-runc")
+	script := "#!/bin/sh\n[ \"$1\" = features ] || exec " + runc + " \"$@\"\n" + runc + " features | grep -v '\"rro\"'\n"
+	if err := os.WriteFile(old, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{Handlers: map[string]string{"old": old}})
+	below := filepath.Join(dir, "shown", "below")
+	if err := os.MkdirAll(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("below", below, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(below, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	for handler, want := range map[string]string{"": "refused\n", "runtimeClassName: old": "written\n"} {
+		code, out, complaints := played(t, n, []string{"-q"}, `apiVersion: v1
+kind: Pod
+metadata: {name: reader}
+spec:
+  `+handler+`
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, "! touch /shown/a 2>&- || echo bad; touch /shown/below/a 2>&- && echo written || echo refused"]
+    volumeMounts: [{name: shown, mountPath: /shown, readOnly: true, recursiveReadOnly: IfPossible}]
+  volumes: [{name: shown, hostPath: {path: `+filepath.Dir(below)+`}}]
+`)
+		if code != 0 || strings.ReplaceAll(out, "c | ", "") != want {
+			t.Errorf("%q: exit code %d, %q, want %q; %s", handler, code, out, want, complaints)
+		}
+	}
+}
+
 // playing is a command of berth that goes on.
 type playing struct {
 	t     *testing.T

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -221,13 +222,18 @@ func (l *Launcher) image(ctx context.Context, pod *manifest.Pod, name string, po
 }
 
 // placement is what the node adds to an attempt of a container.
-func (l *Launcher) placement(pod *Pod, c *corev1.Container, attempt int) (*manifest.Placement, error) {
+func (l *Launcher) placement(ctx context.Context, pod *Pod, c *corev1.Container, attempt int) (
+	*manifest.Placement, error) {
 	at := &manifest.Placement{Host: pod.Host, ImageID: pod.images.byContainer[c.Name], Attempt: attempt}
 	var err error
 	if at.Env, err = pod.Environment(c, pod.Host, pod.IPs); err != nil {
 		return nil, err
 	}
-	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, c.VolumeMounts, pod.volumes, at.Env.Expand); err != nil {
+	mounts, err := l.mounts(ctx, pod, c)
+	if err != nil {
+		return nil, err
+	}
+	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, mounts, pod.volumes, at.Env.Expand); err != nil {
 		return nil, err
 	}
 	for _, m := range at.Mounts { // as a kubelet has the volumes of a pod with a user namespace mapped
@@ -240,6 +246,33 @@ func (l *Launcher) placement(pod *Pod, c *corev1.Container, attempt int) (*manif
 	}
 	at.LogPath, err = pod.dir.MakeLog(c.Name, attempt)
 	return at, err
+}
+
+// mounts are a container's mounts. Those with recursiveReadOnly: IfPossible have what the pod's runtime handler can do.
+func (l *Launcher) mounts(ctx context.Context, pod *Pod, c *corev1.Container) ([]corev1.VolumeMount, error) {
+	ifPossible := func(m corev1.VolumeMount) bool {
+		return m.RecursiveReadOnly != nil && *m.RecursiveReadOnly == corev1.RecursiveReadOnlyIfPossible
+	}
+	if !slices.ContainsFunc(c.VolumeMounts, ifPossible) {
+		return c.VolumeMounts, nil
+	}
+	status, err := l.Runtime.Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	mode := corev1.RecursiveReadOnlyDisabled
+	for _, h := range status.GetRuntimeHandlers() {
+		if h.GetName() == pod.Handler() && h.GetFeatures().GetRecursiveReadOnlyMounts() {
+			mode = corev1.RecursiveReadOnlyEnabled
+		}
+	}
+	mounts := slices.Clone(c.VolumeMounts)
+	for i := range mounts {
+		if ifPossible(mounts[i]) {
+			mounts[i].RecursiveReadOnly = &mode
+		}
+	}
+	return mounts, nil
 }
 
 // sandbox makes the pod's directory, its volumes and its sandbox.
@@ -349,7 +382,7 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 		}
 		return fmt.Errorf("pod %s: %s container %s: %w", pod.FullName(), act, c.Name, err)
 	}
-	at, err := l.placement(pod, c, attempt)
+	at, err := l.placement(ctx, pod, c, attempt)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
 	}
