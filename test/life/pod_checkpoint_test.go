@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -608,4 +609,39 @@ func TestAPodIsRestoredWholeOrNotAtAll(t *testing.T) {
 	}
 	t.Logf("%d pods were whole, and %d are gone", whole, none)
 	waitCount(t, a, last(a))
+}
+
+// The directory's disk may be full at any point: while CRIU writes memory, while files are copied, or at the last file.
+func TestAPodsCheckpointOnAFullDiskLeavesNothing(t *testing.T) {
+	n := checkpointNode(t, "")
+	p := nodetest.RunPod(t, n)
+	a, b := p.Run(counting), p.Run(counting)
+	a.Sh("head -c 300000 /dev/urandom >/kept")
+	waitCount(t, a, 1)
+	waitCount(t, b, 1)
+	dir := t.TempDir()
+	made := 0
+	for _, size := range []string{"4k", "64k", "256k", "512k", "768k", "1m", "1280k", "1536k", "2m", "16m"} {
+		if err := syscall.Mount("small", dir, "tmpfs", 0, "mode=700,size="+size); err != nil {
+			t.Fatal(err)
+		}
+		err := tryPodCheckpoint(nodetest.Context(t), p, dir, a, b)
+		left, listErr := os.ReadDir(dir)
+		if err := errors.Join(listErr, syscall.Unmount(dir, 0)); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case err == nil:
+			made++
+		case status.Code(err) != codes.ResourceExhausted:
+			t.Errorf("a disk of %s: want ResourceExhausted: %v", size, err)
+		case len(left) > 0:
+			t.Errorf("a disk of %s: left over: %v", size, left)
+		}
+		waitCount(t, a, last(a)+2)
+		waitCount(t, b, last(b)+2)
+	}
+	if made == 0 || made > 5 {
+		t.Errorf("%d checkpoints of 10 were made, so that no disk was full or all were", made)
+	}
 }

@@ -134,6 +134,12 @@ func (e *Engine) callCRIU(
 		if said := criuSaid(call); said != "" {
 			res.Error += ": " + said
 		}
+		for _, dir := range []string{call.Images, call.Work} {
+			if free, full := diskFull(dir); full {
+				return nil, fmt.Errorf("%s; the disk of %s is full (%s): %w", res.Error, dir, free,
+					errdefs.ErrResourceExhausted)
+			}
+		}
 		if res.Unsupported && !call.Restore {
 			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrNotImplemented)
 		}
@@ -143,6 +149,21 @@ func (e *Engine) callCRIU(
 		return nil, errors.New(res.Error)
 	}
 	return res, nil
+}
+
+// diskRoom is what a disk has left when it counts as full: what failed to be written was larger than what is left, and
+// CRIU and the programs that it runs write a few pages at a time.
+const diskRoom = 64 << 10
+
+// diskFull says what room a directory's disk has, and whether it is full. CRIU does not tell: its errors have no number.
+func diskFull(dir string) (free string, full bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return "", false
+	}
+	bytes := st.Bavail * uint64(st.Bsize)
+	full = bytes < diskRoom || st.Files > 0 && st.Ffree == 0
+	return fmt.Sprintf("%d bytes and %d inodes are free", bytes, st.Ffree), full
 }
 
 // criuCommand is the process that makes the call. request and result are its ends of what it is told and answers;
