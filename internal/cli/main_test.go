@@ -62,6 +62,8 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"rm"}, command.ExitUsage, "--all"},
 		{[]string{"checkpoint", "x"}, command.ExitUsage, "-o"},
 		{[]string{"checkpoint", "-o", "x.tar"}, command.ExitUsage, "arg"},
+		{[]string{"checkpoint", "--pod", "x"}, command.ExitUsage, "no directory is given"},
+		{[]string{"run", "--restore", "/x", "-d", "busybox:1"}, command.ExitUsage, "--restore is for a manifest"},
 		{[]string{"checkpoint", "x", "-o", "x.tar", "--timeout", "1ms"}, command.ExitUsage, "--timeout"},
 		{[]string{"rm", "--all", "x"}, command.ExitUsage, "exclude"},
 		{[]string{"rmi"}, command.ExitUsage, "--unused"},

@@ -645,3 +645,100 @@ func TestAPodsCheckpointOnAFullDiskLeavesNothing(t *testing.T) {
 		t.Errorf("%d checkpoints of 10 were made, so that no disk was full or all were", made)
 	}
 }
+
+func TestTheCommandLineWritesAPodDownAndRestoresIt(t *testing.T) {
+	n := checkpointNode(t, "")
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	berth := func(args ...string) (int, string, string) {
+		t.Helper()
+		return typed(t, n, append([]string{"--data-dir", data}, args...)...)
+	}
+	good := func(args ...string) string {
+		t.Helper()
+		code, out, complaints := berth(args...)
+		if code != 0 {
+			t.Fatalf("berth %v: exit code %d: %s", args, code, complaints)
+		}
+		return out
+	}
+	manifest := filepath.Join(dir, "pod.yaml")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: counters}
+spec:
+  terminationGracePeriodSeconds: 1
+  hostAliases: [{ip: 192.0.2.1, hostnames: [elsewhere]}]
+  initContainers:
+  - name: first
+    image: %[1]s
+    command: [sh, -c, echo once]
+  - name: beside
+    image: %[1]s
+    restartPolicy: Always
+    command: [sh, -c, %[2]q]
+  containers:
+  - name: a
+    image: %[1]s
+    command: [sh, -c, %[2]q]
+    volumeMounts: [{name: scratch, mountPath: /scratch}]
+  volumes: [{name: scratch, emptyDir: {}}]
+`, node.Busybox, counter)
+	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	counts := func(container string, to int) {
+		t.Helper()
+		nodetest.Eventually(t, 30*time.Second, fmt.Sprintf("%s counts to %d", container, to), func() error {
+			if log := good("logs", "counters", "-c", container); !strings.Contains(log, fmt.Sprintf("count %d\n", to)) {
+				return fmt.Errorf("its log is %q", log)
+			}
+			return nil
+		})
+	}
+	good("run", "-d", manifest)
+	counts("a", 3)
+	counts("beside", 3)
+	good("exec", "counters/a", "sh", "-c", "echo kept >/kept")
+	written := filepath.Join(dir, "written")
+	if got := strings.TrimSpace(good("checkpoint", "--pod", "counters", "-o", written)); got != written {
+		t.Errorf("it says %q", got)
+	}
+	if code, _, complaints := berth("checkpoint", "--pod", "counters", "-o", written); code == 0 ||
+		!strings.Contains(complaints, "not empty") {
+		t.Errorf("to a directory that is not empty: exit code %d: %s", code, complaints)
+	}
+	lines := map[string]int{}
+	for _, container := range []string{"a", "beside"} {
+		lines[container] = strings.Count(good("logs", "counters", "-c", container), "\n")
+	}
+	good("rm", "--force", "counters")
+
+	changed := filepath.Join(dir, "changed.yaml")
+	if err := os.WriteFile(changed, []byte(strings.ReplaceAll(text, "name: a\n", "name: b\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, complaints := berth("run", "-d", "--restore", written, changed); code == 0 ||
+		!strings.Contains(complaints, `it has no container ["b"]`) {
+		t.Errorf("another container: exit code %d: %s", code, complaints)
+	}
+	if pods := good("pods", "-q"); pods != "" {
+		t.Errorf("a pod that was not restored is left: %s", pods)
+	}
+
+	good("run", "-d", "--restore", written, manifest)
+	for container, had := range lines {
+		counts(container, had+5)
+		if log := good("logs", "counters", "-c", container); strings.Count(log, "count 1\n") != 1 {
+			t.Errorf("%s counted anew: %q", container, log)
+		}
+	}
+	if list := good("ps", "-a", "--no-headers"); strings.Contains(list, "first") || strings.Count(list, "\n") != 2 {
+		t.Errorf("the containers are %s", list)
+	}
+	if got := good("exec", "counters/a", "sh", "-c", "cat /kept; grep -c elsewhere /etc/hosts; "+
+		"grep -c counters /etc/hosts"); got != "kept\n1\n1\n" {
+		t.Errorf("it finds %q", got)
+	}
+	good("rm", "--force", "counters")
+}

@@ -36,6 +36,9 @@ type Launcher struct {
 	Repeatable bool
 	// Hold: the pods are this command's, and Restart leaves them to it.
 	Hold bool
+	// Restore is the directory of a checkpoint of a pod, from which Prepare makes the pod with its containers; empty: it
+	// makes new ones.
+	Restore string
 	// Begin starts a container that is created; nil: StartContainer does.
 	Begin func(context.Context, *Container) error
 	// Started is told of each container as it is started, before anything waits for it.
@@ -68,7 +71,9 @@ type Pod struct {
 	images  *images
 	volumes poddir.Volumes
 	hosts   *cri.Mount // nil where the runtime's own will do
-	release func()     // of a pod that is held; nil: it is not
+	// restored are the containers of a checkpoint that were not started yet, by name; nil: the pod is of none.
+	restored map[string]*Container
+	release  func() // of a pod that is held; nil: it is not
 }
 
 // Release lets other commands run the pod, if this one has held it.
@@ -121,7 +126,7 @@ func (l *Launcher) Sweep(ctx context.Context) error {
 	})
 }
 
-// Prepare makes a pod without its containers. A pod that cannot be made is removed again.
+// Prepare makes a pod without its containers, unless it is restored. A pod that cannot be made is removed again.
 func (l *Launcher) Prepare(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
 	images, err := l.images(ctx, pod, nil)
 	if err != nil {
@@ -129,7 +134,7 @@ func (l *Launcher) Prepare(ctx context.Context, pod *manifest.Pod) (*Pod, error)
 	}
 	prepared := &Pod{Pod: pod, images: images}
 	if prepared.Host, err = l.host(); err == nil {
-		prepared.volumes, err = l.sandbox(ctx, prepared, images)
+		err = l.sandbox(ctx, prepared)
 	}
 	if err == nil {
 		prepared.hosts, err = l.hosts(prepared)
@@ -276,54 +281,59 @@ func (l *Launcher) mounts(ctx context.Context, pod *Pod, c *corev1.Container) ([
 }
 
 // sandbox makes the pod's directory, its volumes and its sandbox.
-func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddir.Volumes, error) {
+func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 	record := poddir.Record{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
 	if pod.Applied != nil {
 		record.Applied = pod.Applied.Directory
 	}
 	dir, made, err := l.Store.Create(record)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer made()
 	pod.dir = dir
 	if l.Hold {
 		if pod.release, err = dir.Hold(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	var group *int64
 	if g, ok := pod.FSGroup(); ok {
 		group = &g
 	}
-	volumes, err := dir.MakeVolumes(pod.Spec.Volumes, group, func(v *corev1.Volume) (*poddir.Content, error) {
+	pod.volumes, err = dir.MakeVolumes(pod.Spec.Volumes, group, func(v *corev1.Volume) (*poddir.Content, error) {
 		files, err := pod.VolumeFiles(v, pod.Host)
 		return &poddir.Content{Files: files, InMemory: manifest.InMemory(v.VolumeSource)}, err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	addDaemons(volumes, pod.Pod, images)
+	addDaemons(pod.volumes, pod.Pod, pod.images)
 	if pod.UserNamespaced() {
 		if pod.FirstID, err = l.freeIDs(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	config, err := pod.Sandbox(pod.Host, dir.Logs(), dir.Path)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	response, err := l.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: pod.Handler()})
+	if l.Restore != "" {
+		err = l.restore(ctx, pod, config)
+	} else {
+		var made *cri.RunPodSandboxResponse
+		made, err = l.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: pod.Handler()})
+		pod.SandboxID = made.GetPodSandboxId()
+	}
 	if err != nil {
-		return nil, connection.Plain(err)
+		return connection.Plain(err)
 	}
-	pod.SandboxID = response.GetPodSandboxId()
 	status, err := l.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.SandboxID})
 	if err != nil {
-		return nil, connection.Plain(err)
+		return connection.Plain(err)
 	}
 	pod.IPs = addresses(status.GetStatus())
-	return volumes, nil
+	return nil
 }
 
 // addDaemons adds the volumes of a pod that the daemon has.
@@ -382,35 +392,19 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 		}
 		return fmt.Errorf("pod %s: %s container %s: %w", pod.FullName(), act, c.Name, err)
 	}
-	at, err := l.placement(ctx, pod, c, attempt)
-	if err != nil {
-		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
-	}
-	message, err := pod.dir.MakeMessage(c.Name, attempt)
-	if err != nil {
-		return nil, fail("create", err)
-	}
-	at.Mounts = append(at.Mounts, &cri.Mount{ContainerPath: manifest.MessagePath(c), HostPath: message})
-	config, err := pod.Container(c, at)
-	if err != nil {
-		return nil, fail("create", err)
-	}
-	sandbox, err := pod.Sandbox(pod.Host, pod.dir.Logs(), pod.dir.Path)
-	if err != nil {
-		return nil, fail("create", err)
-	}
-	request := &cri.CreateContainerRequest{PodSandboxId: pod.SandboxID, Config: config, SandboxConfig: sandbox}
-	if l.Repeatable {
-		if err := pod.dir.SaveRequest(c.Name, request); err != nil {
+	started := pod.restored[c.Name]
+	if attempt > 0 || started == nil {
+		var request *cri.CreateContainerRequest
+		var err error
+		if request, started, err = l.request(ctx, pod, c, attempt); err != nil {
 			return nil, fail("create", err)
 		}
+		created, err := l.create(ctx, request)
+		if err != nil {
+			return nil, fail("create", err)
+		}
+		started.ID = created.GetContainerId()
 	}
-	created, err := l.create(ctx, request)
-	if err != nil {
-		return nil, fail("create", err)
-	}
-	started := &Container{Name: c.Name, ID: created.GetContainerId(), Kind: pod.Kind(c), Attempt: attempt,
-		LogPath: pod.dir.Logs() + "/" + at.LogPath, MessagePath: message}
 	if err := l.begin(ctx, started); err != nil {
 		return nil, fail("start", err)
 	}
@@ -421,6 +415,36 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 		l.Started(pod, started)
 	}
 	return started, nil
+}
+
+// request asks for an attempt of a container. The container that it makes has everything but its ID.
+func (l *Launcher) request(ctx context.Context, pod *Pod, c *corev1.Container, attempt int) (
+	*cri.CreateContainerRequest, *Container, error) {
+	at, err := l.placement(ctx, pod, c, attempt)
+	if err != nil {
+		return nil, nil, err
+	}
+	message, err := pod.dir.MakeMessage(c.Name, attempt)
+	if err != nil {
+		return nil, nil, err
+	}
+	at.Mounts = append(at.Mounts, &cri.Mount{ContainerPath: manifest.MessagePath(c), HostPath: message})
+	config, err := pod.Container(c, at)
+	if err != nil {
+		return nil, nil, err
+	}
+	sandbox, err := pod.Sandbox(pod.Host, pod.dir.Logs(), pod.dir.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	request := &cri.CreateContainerRequest{PodSandboxId: pod.SandboxID, Config: config, SandboxConfig: sandbox}
+	if l.Repeatable {
+		if err := pod.dir.SaveRequest(c.Name, request); err != nil {
+			return nil, nil, err
+		}
+	}
+	return request, &Container{Name: c.Name, Kind: pod.Kind(c), Attempt: attempt,
+		LogPath: pod.dir.Logs() + "/" + at.LogPath, MessagePath: message}, nil
 }
 
 func (l *Launcher) create(ctx context.Context, request *cri.CreateContainerRequest) (*cri.CreateContainerResponse,

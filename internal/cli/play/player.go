@@ -42,6 +42,8 @@ type Player struct {
 	Detach  bool // leave the pods running
 	Replace bool // remove pods of the same names first
 	Keep    bool // stop the pods at the end, and do not remove them
+	// Restore is the directory of a checkpoint of the only pod; empty: the pods are new.
+	Restore string
 	// Plain: the pod is a single command's. Its output is shown as it is, and only what is unusual is noted.
 	Plain bool
 	// Join joins this command's input or terminal to the only container; nil: they are not its own.
@@ -69,6 +71,7 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 		Runtime: p.Conn.Runtime, Images: p.Conn.Images, Store: p.Store, Host: host,
 		Watch: launch.NewWatch(watchCtx, p.Conn.Runtime), Pull: p.Pull,
 		CreateWithVolumes: p.Conn.CreateWithVolumes, Repeatable: p.Detach || p.Keep, Hold: !p.Detach,
+		Restore: p.Restore,
 	}
 	switch {
 	case p.Detach:

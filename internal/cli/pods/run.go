@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -26,6 +27,7 @@ type runOptions struct {
 	detach  bool
 	replace bool
 	quiet   bool
+	restore string
 	auth    credentials.Flags
 	pod     imagepod.Options // of an image
 }
@@ -56,7 +58,9 @@ While the command runs, it starts containers again as restartPolicy says, and ru
 restartPolicy, each container runs once. With -d, nothing starts containers again.
 
 A manifest with fields that are not supported is refused with the paths of these fields. With --ignore-unsupported,
-these fields are left out.`,
+these fields are left out.
+
+With --restore, the containers of a manifest's pod go on where berth checkpoint --pod has written them down.`,
 		Example: "  berth run -it docker.io/library/busybox:1.37 sh\n" +
 			"  berth run -d --name page -p 8080:80 -v /srv:/www:ro docker.io/library/busybox:1.37 httpd -f -h /www\n" +
 			"  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
@@ -72,6 +76,7 @@ these fields are left out.`,
 		"first stop and remove pods that have the same names, or are of the same workloads")
 	flags.BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false,
 		"leave out unsupported fields of a manifest, with a warning for each")
+	flags.StringVar(&o.restore, "restore", "", "the `directory` of a checkpoint, in which the manifest's pod goes on")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no progress; with -d only the pods' IDs")
 	o.auth.AddLong(cmd)
 	o.pod.Add(flags)
@@ -130,7 +135,16 @@ func run(a *command.App, cmd *cobra.Command, args []string, o *runOptions) error
 	if err != nil {
 		return err
 	}
-	return runPods(cmd.Context(), a, documents, o, &play.Player{})
+	player := &play.Player{}
+	if o.restore != "" {
+		if documents.Several() {
+			return wrong(errors.New("--restore needs a manifest with one pod"))
+		}
+		if player.Restore, err = filepath.Abs(o.restore); err != nil {
+			return err
+		}
+	}
+	return runPods(cmd.Context(), a, documents, o, player)
 }
 
 // checkRun refuses flags that exclude each other, and reads the password.
@@ -152,6 +166,8 @@ func runImage(a *command.App, cmd *cobra.Command, image string, args []string, o
 	switch {
 	case o.IgnoreUnsupported:
 		return wrong(errors.New("--ignore-unsupported is for a manifest"))
+	case o.restore != "":
+		return wrong(errors.New("--restore is for a manifest"))
 	case o.detach && slices.Contains(pod.Given(), "--rm"):
 		return wrong(errors.New("--rm and -d exclude each other: nothing runs that could remove the pod. " +
 			"`berth rm` removes it"))

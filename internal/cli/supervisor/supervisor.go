@@ -134,7 +134,7 @@ func (p *Pod) abandon(ctx context.Context, reason error) error {
 
 // start starts the containers in order.
 func (p *Pod) start(ctx, lives context.Context) error {
-	initialized := false // in an adopted pod: an ordinary container has been started
+	initialized := p.Restored() // in an adopted pod: an ordinary container has been started
 	for _, found := range p.Found {
 		initialized = initialized || found.Kind == ""
 	}
