@@ -63,7 +63,7 @@ var triedElsewhere = map[string]string{
 	"berth checkpoint hello/web -o /var/tmp/web.tar":            "it needs criu; test/life types it",
 	"berth checkpoint --pod hello -o /var/tmp/hello":            "it needs criu; test/life types it",
 	"berth run -d --restore /var/tmp/hello examples/hello.yaml": "it needs criu; test/life types it",
-	"berth rm --force hello":                                    "the pod of the line before, of which test/life has one like it",
+	"berth rm --force hello":                                    "as the line before",
 }
 
 // expectation says how an example is typed and what it shows. An example without one has no input and ends with 0.

@@ -155,7 +155,7 @@ func (e *Engine) callCRIU(
 // CRIU and the programs that it runs write a few pages at a time.
 const diskRoom = 64 << 10
 
-// diskFull says what room a directory's disk has, and whether it is full. CRIU does not tell: its errors have no number.
+// diskFull says what room a directory's disk has, and whether it is full. CRIU's errors do not tell.
 func diskFull(dir string) (free string, full bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
