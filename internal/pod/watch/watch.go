@@ -51,10 +51,12 @@ type Watcher struct {
 // LostInit is the part that a pod has lost when its init has ended.
 const LostInit = "init"
 
-// lookEvery is how often the namespaces of ready pods are checked. The kernel tells only those that a mount has gone
-// who watch all mounts of the node, and each start changes these. A check is a statfs for each namespace: some
-// microseconds for a pod.
+// lookEvery is how often the namespaces of ready pods are checked if the node's mounts have changed meanwhile: a
+// namespace stays as long as its mount does. A check is a statfs for each namespace, some microseconds for a pod.
 const lookEvery = 5 * time.Second
+
+// lookAnyway is how often they are checked in any case. A directory that is moved takes the mounts in it along.
+const lookAnyway = 5 * time.Minute
 
 // InitLives tells whether the keeper says that the init of a pod lives.
 func InitLives(status *keeper.Status) bool {
@@ -94,42 +96,55 @@ func (w *Watcher) CheckParts(ctx context.Context, s *index.Sandbox) error {
 
 // LookAtNamespaces marks ready pods whose namespaces somebody has taken away. No call waits for it.
 func (w *Watcher) LookAtNamespaces() {
+	mounts, err := openMounts()
+	if err != nil {
+		w.Log.Warn("changes of the node's mounts cannot be followed: namespaces of pods are checked anyway", "error", err)
+	}
+	defer mounts.close()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	looked := time.Now() // when recovery did
+	again := false
 	for {
 		select {
 		case <-w.Ctx.Done():
 			return
 		case <-tick.C:
 		}
+		// Asked before the check: what changes during it counts for the next one.
+		if !mounts.changed() && !again && time.Since(looked) < lookAnyway {
+			continue
+		}
+		looked, again = time.Now(), false
 		for _, s := range w.Index.Sandboxes() {
-			if s.Status().State == model.SandboxReady {
-				w.CheckNamespaces(s)
+			if s.Status().State == model.SandboxReady && !w.CheckNamespaces(s) {
+				again = true
 			}
 		}
 	}
 }
 
 // CheckNamespaces checks one pod. During a run, a stop or a removal, namespaces come and go while the record says
-// ready. So a pod whose lock is held is checked another time.
-func (w *Watcher) CheckNamespaces(s *index.Sandbox) {
+// ready. So a pod whose lock is held has to be checked another time, as has one whose record cannot be written: false.
+func (w *Watcher) CheckNamespaces(s *index.Sandbox) bool {
 	if w.Dirs.LostNamespace(new(s.Record())) == "" {
-		return
+		return true
 	}
 	release := s.TryShare()
 	if release == nil {
-		return
+		return false
 	}
 	defer release()
 	lost := w.Dirs.LostNamespace(new(s.Record()))
 	if lost == "" || s.Record().Phase != record.SandboxReady || w.Index.Gone(s) {
-		return
+		return true
 	}
 	if err := w.BreakSandbox(s, lost); err != nil {
 		w.Log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
-		return
+		return false
 	}
 	w.Events.Tell(s, s.ID(), model.EventStopped)
+	return true
 }
 
 // FollowKeeper follows the keeper's events until Ctx ends.
