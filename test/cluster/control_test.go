@@ -32,7 +32,9 @@ func (c *cluster) startControl(ctx context.Context) error {
 		return err
 	}
 	var err error
-	c.control, err = host.Start(ctx, host.Options{Name: c.name + "0", Hostname: "control", Dir: dir, Sysctls: tunables})
+	c.control, err = host.Start(ctx, host.Options{
+		Name: c.name + "0", Hostname: "control", Dir: dir, Binds: []host.Bind{c.pkiBind()}, Sysctls: tunables,
+	})
 	if err != nil {
 		return err
 	}
@@ -115,12 +117,15 @@ func (c *cluster) startControl(ctx context.Context) error {
 		"--authorization-kubeconfig="+scheduler, "--leader-elect=false")
 }
 
+// pki is the directory of all certificates and keys.
+func (c *cluster) pki() string { return filepath.Join(c.dir, "pki") }
+
+// pkiBind shows it on a host at the same path: each has a /tmp of its own, which hides the machine's.
+func (c *cluster) pkiBind() host.Bind { return host.Bind{From: c.pki(), At: c.pki()} }
+
 // issueControl makes the authorities and the certificates of the control plane.
 func (c *cluster) issueControl() error {
-	dir := filepath.Join(c.dir, "pki")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
+	dir := c.pki()
 	var err error
 	if c.ca, err = newAuthority(dir, "ca"); err != nil {
 		return err

@@ -97,7 +97,7 @@ func (c *cluster) newMember(ctx context.Context, i int, cni bool) (*member, erro
 
 // boot starts the node's host and all that runs on it.
 func (m *member) boot(ctx context.Context) error {
-	binds := []host.Bind{{From: filepath.Join(m.dir, "programs"), At: berthPrograms}}
+	binds := []host.Bind{{From: filepath.Join(m.dir, "programs"), At: berthPrograms}, m.c.pkiBind()}
 	for from, at := range lasting {
 		binds = append(binds, host.Bind{From: filepath.Join(m.dir, from), At: at})
 	}
