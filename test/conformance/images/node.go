@@ -139,9 +139,11 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 	add(suite+"nonroot:1.5", busybox(registrytest.User("1234"))...)
 	add(suite+"glibc-dns-testing:2.1.1", busybox()...)
 	add(suite+"ipc-utils:1.4", busybox()...)
-	add(suite+"sample-device-plugin:1.7", registrytest.ReadyLayer(shell),
-		registrytest.Layer(registrytest.File("sampledeviceplugin", 0o755, string(plugin))),
-		registrytest.Entrypoint("/sampledeviceplugin"))
+	for _, tag := range []string{"1.7", "1.8.0"} { // the second in a manifest
+		add(suite+"sample-device-plugin:"+tag, registrytest.ReadyLayer(shell),
+			registrytest.Layer(registrytest.File("sampledeviceplugin", 0o755, string(plugin))),
+			registrytest.Entrypoint("/sampledeviceplugin"))
+	}
 	if err != nil {
 		return nil, err
 	}
