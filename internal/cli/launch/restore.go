@@ -41,7 +41,9 @@ func (l *Launcher) restore(ctx context.Context, pod *Pod, config *cri.PodSandbox
 	}
 	pod.SandboxID = response.GetPodSandboxId()
 	for _, made := range response.GetRestoredContainers() {
-		containers[made.GetName()].ID = made.GetContainerId()
+		if c := containers[made.GetName()]; c != nil {
+			c.ID = made.GetContainerId()
+		}
 	}
 	pod.restored = containers
 	return nil

@@ -134,17 +134,17 @@ func (e *Engine) callCRIU(
 		if said := criuSaid(call); said != "" {
 			res.Error += ": " + said
 		}
-		for _, dir := range []string{call.Images, call.Work} {
-			if free, full := diskFull(dir); full {
-				return nil, fmt.Errorf("%s; the disk of %s is full (%s): %w", res.Error, dir, free,
-					errdefs.ErrResourceExhausted)
-			}
-		}
 		if res.Unsupported && !call.Restore {
 			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrNotImplemented)
 		}
 		if res.Precondition || res.Unsupported {
 			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrFailedPrecondition)
+		}
+		for _, dir := range []string{call.Images, call.Work} {
+			if free, full := diskFull(dir); full {
+				return nil, fmt.Errorf("%s; the disk of %s is full (%s): %w", res.Error, dir, free,
+					errdefs.ErrResourceExhausted)
+			}
 		}
 		return nil, errors.New(res.Error)
 	}
