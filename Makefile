@@ -174,15 +174,10 @@ lint: build-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the 
 BENCH_FLAGS ?= -containerd -cni -crowds 0,500,1000 -layer 2048 \
 	-json bin/bench.json -svg bin/bench.svg -growth bin/bench-growth.svg
 
-.PHONY: bench bench-baseline
+.PHONY: bench
 bench: test-deps build ## measure Berth beside containerd 2, built once, over their sockets (root); BENCH_FLAGS are passed on
 	$(if $(findstring -debian-containerd,$(BENCH_FLAGS)),@packaging/packages.sh containerd)
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/bench $(BENCH_FLAGS)
-
-# For a commit that makes a pod's life or an exec cost more or less on purpose, and for a release.
-bench-baseline: test-deps build ## record the processor time that `make test` holds a pod's life and an exec to (root)
-	BERTH_BENCH_BASELINE=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v \
-		-run '^TestProcessorTimeIsThatOfTheBaseline$$' ./test/bench
 
 # For example -for 8h, or -seed N -rounds 1 -run TestX.
 FAULTS_FLAGS ?=
