@@ -265,6 +265,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		Keeper:        d.keeper,
 		Images:        d.images,
 		Network:       d.network,
+		PreparedPods:  d.cfg.Network.PreparedPods,
 		Jail:          d.children,
 		Metrics:       d.metrics,
 		Log:           d.log,

@@ -118,6 +118,7 @@ type Network struct {
 	RequirePodCIDR bool     `toml:"require_pod_cidr" flag:"require-pod-cidr"`
 	NonMasquerade  []string `toml:"non_masquerade" flag:"non-masquerade"`
 	MTU            int      `toml:"mtu" flag:"mtu"`
+	PreparedPods   int      `toml:"prepared_pods"`
 }
 
 // Image is how images are pulled and kept.
@@ -324,6 +325,7 @@ func Default() *Config {
 			Bridge:        "berth0",
 			PodCIDR:       []string{},
 			NonMasquerade: []string{},
+			PreparedPods:  4,
 		},
 		Image: Image{
 			MaxConcurrentDownloads: 4,

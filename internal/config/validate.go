@@ -208,6 +208,7 @@ func (v *validation) network(n *Network) {
 			v.fail("network.non_masquerade", "%q is no range such as 10.88.0.0/16", s)
 		}
 	}
+	v.between("network.prepared_pods", int64(n.PreparedPods), 0, 100)
 	if n.MTU != 0 {
 		v.between("network.mtu", int64(n.MTU), 576, 65535)
 	}

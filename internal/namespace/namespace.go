@@ -86,6 +86,41 @@ func (s Set) createOnThread(flags int, o Options) error {
 	return nil
 }
 
+// Dress sets the host name and the sysctls of namespaces that Create has made without them, and that the node's user
+// namespace owns. Sysctls of interfaces (net.*.conf, net.*.neigh) that are for the interfaces to come have to be given
+// to Create instead, where an interface is there already.
+func (s Set) Dress(o Options) error {
+	if o.Hostname == "" && len(o.Sysctls) == 0 {
+		return nil
+	}
+	return OnThrowawayThread(func() error {
+		var flags int
+		for _, k := range o.Kinds {
+			pin, err := os.Open(s.Path(k))
+			if err == nil {
+				err = unix.Setns(int(pin.Fd()), cloneFlags[k])
+				pin.Close()
+			}
+			if err != nil {
+				return fmt.Errorf("join the %s namespace: %w", k, err)
+			}
+			flags |= cloneFlags[k]
+		}
+		return dress(flags, o)
+	})
+}
+
+// OfInterfaces tells whether one of the sysctls is of network interfaces, or is what interfaces to come begin with.
+func OfInterfaces(sysctls map[string]string) bool {
+	for key := range sysctls {
+		path := sysctlPath(key)
+		if strings.HasPrefix(path, "/net/") && (strings.Contains(path, "/conf/") || strings.Contains(path, "/neigh/")) {
+			return true
+		}
+	}
+	return false
+}
+
 // dress sets the host name and the sysctls of the namespaces that the calling thread is in.
 func dress(flags int, o Options) error {
 	if flags&unix.CLONE_NEWUTS != 0 && o.Hostname != "" {

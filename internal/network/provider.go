@@ -143,6 +143,17 @@ func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
 	return result, nil
 }
 
+func (p *provider) Prepare(ctx context.Context, pod *Pod) error {
+	if err := checkID(pod.ID); err != nil {
+		return err
+	}
+	network, _, err := p.choose()
+	if err != nil || network.Network != nil { // plugins are told of pods, which there are none of yet
+		return err
+	}
+	return p.bridge.Prepare(ctx, endpoint(pod))
+}
+
 // before returns the addresses that the pod had, and has to get again.
 func (p *Pod) before() []netip.Addr {
 	if p.Before == nil {

@@ -23,6 +23,7 @@ import (
 	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/parts"
+	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/pod/storage"
@@ -49,6 +50,7 @@ func (m *Manager) createContainer(ctx context.Context, cr *creation) (string, er
 		return "", err
 	}
 	defer release()
+	defer m.prepared.Busy(prepared.Inner)()
 	if m.index.Gone(s) {
 		return "", fmt.Errorf("pod sandbox %q: %w", s.ID(), errdefs.ErrNotFound)
 	}

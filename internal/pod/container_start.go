@@ -19,6 +19,7 @@ import (
 	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/index"
 	"berth/internal/pod/plugins"
+	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -52,6 +53,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 		return err
 	}
 	defer release()
+	defer m.prepared.Busy(prepared.Last)()
 
 	st := &start{m: m, container: c, rec: c.Record(), pod: c.Sandbox.Record(), settings: m.settings.Load(), first: first}
 	if err := st.check(); err != nil {

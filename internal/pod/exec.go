@@ -14,6 +14,7 @@ import (
 	"berth/internal/metrics"
 	"berth/internal/ocispec"
 	"berth/internal/pod/index"
+	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
 	"berth/internal/undo"
@@ -94,7 +95,9 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	if err := io.Open(client, e.request); err != nil {
 		return nil, err
 	}
+	started := e.m.prepared.Busy(prepared.Command)
 	result, err := e.m.cfg.Keeper.Exec(ctx, e.request)
+	started()
 	io.CloseTheirs()
 	if err != nil {
 		return nil, e.wrap(notStarted(err))

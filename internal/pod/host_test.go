@@ -171,6 +171,8 @@ func (n memoryNamespaces) Create(o namespace.Options) error {
 	})
 }
 
+func (n memoryNamespaces) Dress(namespace.Options) error { return n.call(func() error { return nil }) }
+
 func (n memoryNamespaces) Remove() error {
 	return n.call(func() error {
 		for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
@@ -408,6 +410,9 @@ func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Resu
 		ips = pod.Before.IPs
 	}
 	return &network.Result{Interface: "eth0", IPs: ips}, n.make("network of " + pod.ID)
+}
+func (n memoryNetwork) Prepare(_ context.Context, pod *network.Pod) error {
+	return n.make("network of " + pod.ID)
 }
 func (n memoryNetwork) Teardown(_ context.Context, pod *network.Pod) error {
 	return n.drop("network of " + pod.ID)

@@ -141,6 +141,92 @@ func TestARunThatFailsLeavesNothing(t *testing.T) {
 	})
 }
 
+// makeAhead makes a set of namespaces for the next pod.
+func makeAhead(n *memoryNode) {
+	n.t.Helper()
+	if err := n.prepared.Add(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestAPodGetsWhatWasMadeAhead, if that serves it. The memoryHost would have nothing else of the set.
+func TestAPodGetsWhatWasMadeAhead(t *testing.T) {
+	n := newMemoryNode(t)
+	makeAhead(n)
+	entries, err := os.ReadDir(n.dirs.StatePods())
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	for name, change := range map[string]func(*model.SandboxConfig){
+		"in the node's network": func(c *model.SandboxConfig) { c.Security.Namespaces.Network = model.NamespaceNode },
+		"in the node's IPC":     func(c *model.SandboxConfig) { c.Security.Namespaces.IPC = model.NamespaceNode },
+		"with sysctls of interfaces": func(c *model.SandboxConfig) {
+			c.Sysctls = map[string]string{"net.ipv4.conf.default.rp_filter": "2"}
+		},
+	} {
+		cfg := podConfig()
+		cfg.Metadata.Name, cfg.Metadata.UID = name, name
+		change(cfg)
+		if id, err := n.RunSandbox(t.Context(), cfg, ""); err != nil || id == entries[0].Name() {
+			t.Errorf("a pod %s: %s, %v", name, id, err)
+		}
+	}
+	first := podConfig()
+	first.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"}
+	if id, err := n.RunSandbox(t.Context(), first, ""); err != nil || id != entries[0].Name() {
+		t.Errorf("the first pod that it serves is %s, want %s: %v", id, entries[0].Name(), err)
+	}
+	second := podConfig()
+	second.Metadata.Name, second.Metadata.UID = "second", "second"
+	if id, err := n.RunSandbox(t.Context(), second, ""); err != nil || id == entries[0].Name() {
+		t.Errorf("the second pod: %s, %v", id, err)
+	}
+}
+
+// TestAFailedRunLeavesNothingOfWhatWasMadeAhead, whichever call fails, and neither does a pod that is refused.
+func TestAFailedRunLeavesNothingOfWhatWasMadeAhead(t *testing.T) {
+	var id string
+	eachCall(t, false, makeAhead, func(n *memoryNode) (err error) {
+		id, err = n.RunSandbox(t.Context(), podConfig(), "")
+		return err
+	}, func(n *memoryNode, what string, failed bool, err error) {
+		if failed != errors.Is(err, errFault) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := n.RemoveSandbox(t.Context(), id); !failed && err != nil {
+			t.Error(err)
+		}
+		n.wantNothing(what)
+	})
+	eachCall(t, false, func(*memoryNode) {}, func(n *memoryNode) error {
+		return n.prepared.Add(t.Context())
+	}, func(n *memoryNode, what string, failed bool, err error) {
+		if failed != errors.Is(err, errFault) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if id, ok := n.prepared.Take(); ok != !failed {
+			t.Errorf("%s: a set %q: %v", what, id, ok)
+		} else if ok {
+			n.prepared.Drop(t.Context(), id)
+		}
+		n.restart() // what could not be removed goes then
+		n.wantNothing(what)
+	})
+	n := newMemoryNode(t)
+	id, err := n.RunSandbox(t.Context(), podConfig(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeAhead(n)
+	if _, err := n.RunSandbox(t.Context(), podConfig(), ""); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a pod that is there: %v", err)
+	}
+	if err := n.RemoveSandbox(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("a pod that is refused")
+}
+
 // TestAStartThatFailsEndsTheContainer: it is told as exited, and can be removed.
 func TestAStartThatFailsEndsTheContainer(t *testing.T) {
 	var pod, id string
@@ -189,7 +275,15 @@ func TestARemovalThatFailsIsFinishedByTheNext(t *testing.T) {
 // TestABerthdThatIsKilledLeavesNothing that its successor does not find and remove: wherever that is in the run of a
 // pod, the creation, the start and the stop of a container, and their removal.
 func TestABerthdThatIsKilledLeavesNothing(t *testing.T) {
-	eachCall(t, true, func(*memoryNode) {}, func(n *memoryNode) error {
+	t.Run("a pod from nothing", func(t *testing.T) { testAKill(t, func(*memoryNode) {}) })
+	t.Run("a pod of a set that was made ahead", func(t *testing.T) { testAKill(t, makeAhead) })
+}
+
+func testAKill(t *testing.T, prepare func(*memoryNode)) {
+	eachCall(t, true, prepare, func(n *memoryNode) error {
+		if err := n.prepared.Add(t.Context()); err != nil { // which is nobody's
+			return err
+		}
 		ctx := t.Context()
 		pod, err := n.RunSandbox(ctx, podConfig(), "")
 		if err != nil {

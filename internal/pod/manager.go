@@ -34,6 +34,7 @@ import (
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/plugins"
+	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/recovery"
 	"berth/internal/pod/storage"
@@ -115,6 +116,7 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
+	PreparedPods  int // so many pods' namespaces and networks are made ahead
 	Host          Host
 	Devices       devices.Manager // nil: the node has no device manager
 	Plugins       plugins.Plugins // nil: the node has none
@@ -248,6 +250,7 @@ type Manager struct {
 	readings    *usage.Reader
 	teardown    *teardown.Teardown
 	watch       *watch.Watcher
+	prepared    *prepared.Pool
 	relay       *plugins.Relay
 
 	background background.Group // what no call waits for
@@ -271,6 +274,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.background.Go(m.watch.FollowKeeper)
 	m.background.Go(m.watch.LookAtNamespaces)
 	m.background.Go(m.teardown.Trash.Empty)
+	m.background.Go(func() { m.prepared.Run(m.ctx) })
 	for _, work := range r.Unfinished {
 		m.background.Go(work)
 	}
@@ -313,6 +317,10 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
 		Tmpfs: host.Tmpfs,
 	}
+	m.prepared = prepared.New(prepared.Config{
+		Size: cfg.PreparedPods, Maker: m.parts, NewID: record.NewID, InUse: func() bool { return !m.index.Empty() },
+		Log: cfg.Log,
+	})
 	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/index"
 	"berth/internal/pod/operation"
+	"berth/internal/pod/parts"
+	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/undo"
@@ -24,8 +26,9 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 }
 
 // runSandbox is RunSandbox; restoring is in the pod's record.
-func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string, restoring bool) (string,
-	error) {
+func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string, restoring bool) (_ string,
+	err error) {
+	defer m.prepared.Busy(prepared.Inner)()
 	settings := m.settings.Load()
 	h, err := settings.handler(handler)
 	if err != nil {
@@ -45,8 +48,14 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		pod.Security.Namespaces.PID = model.NamespacePod
 		cfg = &pod
 	}
+	id, taken := m.sandboxID(cfg, h.parts())
+	defer func() {
+		if err != nil && taken {
+			m.prepared.Drop(ctx, id)
+		}
+	}()
 	r := record.Sandbox{
-		ID:             record.NewID(),
+		ID:             id,
 		Config:         cfg,
 		Handler:        handler,
 		DefaultHandler: settings.Default,
@@ -84,7 +93,7 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			Name: "limit the pod's cgroup",
 			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
-	}, m.parts.Steps(s.SandboxEntry, nil, h.parts())...)
+	}, m.parts.Steps(s.SandboxEntry, parts.Origin{Prepared: taken}, h.parts())...)
 	ready := m.ready(s, "RunPodSandbox")
 	undone, err := steps.Run(ctx, log, append(list, arrival.Step()), func(timings []steps.Timing) error {
 		return ready(append(timings, arrival.Timings...))
@@ -94,6 +103,10 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		// berthd repeats it.
 		clean, cancel := undo.Context(ctx)
 		defer cancel()
+		if taken { // also where a step failed before the one that has namespaces to undo
+			m.prepared.Drop(ctx, id)
+			taken = false
+		}
 		if undone {
 			m.teardown.ForgetSandbox(s)
 		} else if rmErr := m.teardown.RemoveSandbox(clean, s); rmErr != nil {
@@ -107,6 +120,16 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	log.Debug("pod runs", "addresses", s.Record().IPs)
 	return s.ID(), nil
+}
+
+// sandboxID is the ID of a new pod. taken says that its namespaces and its network have been made ahead.
+func (m *Manager) sandboxID(cfg *model.SandboxConfig, handler parts.Handler) (id string, taken bool) {
+	if parts.Preparable(cfg, handler) {
+		if id, taken := m.prepared.Take(); taken {
+			return id, true
+		}
+	}
+	return record.NewID(), false
 }
 
 // ready returns the end of a pod's start, for steps.Run: the record says that the pod is ready. call is the name of the

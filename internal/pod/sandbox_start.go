@@ -12,6 +12,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/pod/index"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -73,7 +74,7 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
-	}}, m.parts.Steps(s.SandboxEntry, before, handler.parts())...), m.ready(s, "StartPodSandbox"))
+	}}, m.parts.Steps(s.SandboxEntry, parts.Origin{Before: before}, handler.parts())...), m.ready(s, "StartPodSandbox"))
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0

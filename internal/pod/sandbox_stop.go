@@ -42,5 +42,6 @@ func (m *Manager) RemoveSandbox(ctx context.Context, id string) error {
 	if m.index.Gone(s) {
 		return nil // another removal was first
 	}
+	defer m.prepared.Gone()
 	return m.teardown.RemoveSandbox(ctx, s)
 }

@@ -119,20 +119,17 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if old != nil && b.pods.isPrepared(old) {
+		if there, err := hasLink(old.Link); err == nil && there {
+			return b.assign(ctx, old, e)
+		}
+	}
 	if old != nil {
 		if err := b.detach(old, false); err != nil {
 			return nil, err
 		}
 	}
-	r, err := b.pods.reserve(e, old)
-	for errors.Is(err, errdefs.ErrResourceExhausted) {
-		// Addresses of endpoints that are on their way out are as good as free.
-		waited, werr := b.pods.awaitLeaving(ctx, 1)
-		if werr != nil || !waited {
-			break
-		}
-		r, err = b.pods.reserve(e, old)
-	}
+	r, err := b.reserve(ctx, e, old)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +141,22 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 		return nil, err
 	}
 	return addrs, nil
+}
+
+// reserve puts the endpoint on record in memory, with addresses and host ports that no other has.
+func (b *Bridge) reserve(ctx context.Context, e Endpoint, old *record) (*record, error) {
+	r, err := b.pods.reserve(e, old)
+	for errors.Is(err, errdefs.ErrResourceExhausted) {
+		// Addresses of endpoints that are on their way out, or that wait for a pod, are as good as free.
+		if freed, ferr := b.dropPrepared(1); ferr != nil || freed == 0 {
+			waited, werr := b.pods.awaitLeaving(ctx, 1)
+			if werr != nil || !waited {
+				break
+			}
+		}
+		r, err = b.pods.reserve(e, old)
+	}
+	return r, err
 }
 
 func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Addr, error) {
@@ -236,7 +249,8 @@ func (b *Bridge) Detach(_ context.Context, id string) error {
 		b.pods.mu.Unlock()
 		return nil
 	}
-	background := b.cfg.Background && !b.pods.closed && len(r.hostPorts) == 0
+	// The namespace of a prepared one may stay, and be given another interface.
+	background := b.cfg.Background && !b.pods.closed && len(r.hostPorts) == 0 && !r.prepared
 	unlinked := make(chan struct{})
 	if background {
 		r.leaving, r.unlinked = make(chan struct{}), unlinked
@@ -347,7 +361,7 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	b.segment.Lock()
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()
-	configured, users := b.cfg.CIDRs, len(b.pods.records)+b.pods.entering
+	configured, users := b.cfg.CIDRs, b.pods.users()
 	now := b.pods.rules().cidrs
 	b.pods.mu.Unlock()
 	switch {
@@ -359,6 +373,11 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	case users > 0 && !slices.Equal(now, cidrs):
 		return fmt.Errorf("pod CIDR %s: %d pods have addresses of %s: %w", cidrText(cidrs), users, cidrText(now),
 			errdefs.ErrFailedPrecondition)
+	}
+	if !slices.Equal(now, cidrs) {
+		if _, err := b.dropPrepared(math.MaxInt); err != nil {
+			return err
+		}
 	}
 	if err := b.pods.saveNode(cidrs); err != nil {
 		return err
@@ -400,10 +419,13 @@ func (b *Bridge) Purge() error {
 	b.segment.Lock()
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()
-	users := len(b.pods.records) + b.pods.entering
+	users := b.pods.users()
 	b.pods.mu.Unlock()
 	if users > 0 {
 		return fmt.Errorf("bridge %s has %d pods: %w", b.cfg.Name, users, errdefs.ErrFailedPrecondition)
+	}
+	if _, err := b.dropPrepared(math.MaxInt); err != nil {
+		return err
 	}
 	return b.segment.dismantle()
 }
@@ -418,10 +440,11 @@ func (b *Bridge) Close() error {
 	b.segment.Lock()
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()
-	users := len(b.pods.records) + b.pods.entering
+	users := b.pods.users()
 	b.pods.mu.Unlock()
-	if users > 0 || !b.segment.up {
-		return b.pods.dropUnused()
+	_, err := b.dropPrepared(math.MaxInt)
+	if err != nil || users > 0 || !b.segment.up {
+		return errors.Join(err, b.pods.dropUnused())
 	}
 	return b.segment.dismantle()
 }

@@ -38,6 +38,9 @@ type record struct {
 	unlinked chan struct{}
 	// restored is when the watch, which alone uses it, last made the interface again.
 	restored time.Time
+	// prepared: it is no pod's yet. Guarded by endpoints.mu. It is not on disk: to the next berthd it is an endpoint of no
+	// pod, or of the pod that got it.
+	prepared bool
 	open     bool // the host ports belong in the table; guarded by portTable
 }
 

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (b *Bridge) leave() {
 // wake tells the watch that the last endpoint may have gone.
 func (b *Bridge) wake() {
 	b.pods.mu.Lock()
-	idle := len(b.pods.records)+b.pods.entering == 0
+	idle := b.pods.users() == 0
 	if idle {
 		b.pods.idle = time.Now()
 	}
@@ -96,9 +97,13 @@ func (b *Bridge) expire() {
 	b.segment.Lock()
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()
-	idle := len(b.pods.records)+b.pods.entering == 0
+	idle := b.pods.users() == 0
 	b.pods.mu.Unlock()
 	if !idle || !b.segment.up && !b.segment.remains {
+		return
+	}
+	if _, err := b.dropPrepared(math.MaxInt); err != nil {
+		b.log.Error("the interface that waits for a pod could not be removed", "bridge", b.cfg.Name, "error", err)
 		return
 	}
 	if err := b.segment.dismantle(); err != nil {
@@ -189,7 +194,8 @@ func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error 
 	b.pods.mu.Lock()
 	var dead, alive []*record
 	for id, r := range b.pods.records {
-		if _, ok := live[id]; ok {
+		if e, ok := live[id]; ok {
+			r.Pod = cmp.Or(r.Pod, e.Pod) // one that was prepared was written without
 			alive = append(alive, r)
 		} else {
 			dead = append(dead, r)

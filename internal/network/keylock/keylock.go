@@ -17,6 +17,26 @@ type holders struct {
 // Lock waits for the key and returns what lets it go.
 func (l *Lock) Lock(key string) (unlock func()) {
 	l.mu.Lock()
+	h := l.join(key)
+	l.mu.Unlock()
+	h.Lock()
+	return l.unlock(key, h)
+}
+
+// TryLock is Lock that does not wait: ok is false where somebody holds the key.
+func (l *Lock) TryLock(key string) (unlock func(), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys[key] != nil {
+		return nil, false
+	}
+	h := l.join(key)
+	h.Lock() // nobody else knows it
+	return l.unlock(key, h), true
+}
+
+// join adds a holder of a key. l is locked.
+func (l *Lock) join(key string) *holders {
 	if l.keys == nil {
 		l.keys = map[string]*holders{}
 	}
@@ -26,8 +46,10 @@ func (l *Lock) Lock(key string) (unlock func()) {
 		l.keys[key] = h
 	}
 	h.n++
-	l.mu.Unlock()
-	h.Lock()
+	return h
+}
+
+func (l *Lock) unlock(key string, h *holders) func() {
 	return func() {
 		h.Unlock()
 		l.mu.Lock()

@@ -81,6 +81,13 @@ func (x *Index) Sandboxes() []*Sandbox {
 	return slices.AppendSeq(make([]*Sandbox, 0, len(x.pods)), maps.Values(x.pods))
 }
 
+// Empty tells whether there is no pod.
+func (x *Index) Empty() bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.pods) == 0
+}
+
 // Containers returns all containers, in no order.
 func (x *Index) Containers() []*Container {
 	x.mu.RLock()

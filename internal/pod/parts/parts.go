@@ -42,14 +42,21 @@ type Handler struct {
 	ShmSize uint64             // of /dev/shm, in bytes; 0: ocispec.DefaultShmSize
 }
 
+// Origin is what there is of a pod before its parts are made.
+type Origin struct {
+	Before   *network.Result // the network that it had; nil: none, or the node's
+	Prepared bool            // Prepare has made its namespaces and its network
+}
+
 // Steps are those that make a pod's parts: its namespaces, network, files and init. A pod that had a network
 // before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
-// next try.
-func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result, handler Handler) []steps.Step {
+// next try. The namespaces and the network of a pod that was given the ID of a set of them (Prepare) are there.
+func (p *Maker) Steps(s *record.SandboxEntry, origin Origin, handler Handler) []steps.Step {
+	before := origin.Before
 	return []steps.Step{
 		{
 			Name: "make the pod's namespaces",
-			Do:   func(context.Context) error { return p.makeNamespaces(s, handler) },
+			Do:   func(context.Context) error { return p.makeNamespaces(s, origin, handler) },
 			Undo: func(context.Context) error { return p.Dirs.Namespaces(s.ID()).Remove() },
 		},
 		{
@@ -76,7 +83,7 @@ func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result, handler Ha
 }
 
 // makeNamespaces makes and pins those namespaces that are the pod's own, but for that of PIDs, which its init makes.
-func (p *Maker) makeNamespaces(s *record.SandboxEntry, handler Handler) error {
+func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Handler) error {
 	r := s.Record()
 	cfg := r.Config
 	if err := p.Dirs.MakeStatePod(&r); err != nil {
@@ -95,6 +102,9 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, handler Handler) error {
 		o.User = &namespace.UserMappings{UIDs: user.UIDs, GIDs: user.GIDs}
 	} else if len(o.Kinds) == 0 {
 		return nil
+	}
+	if origin.Prepared {
+		return p.Dirs.Namespaces(s.ID()).Dress(o)
 	}
 	return p.Dirs.Namespaces(s.ID()).Create(o)
 }

@@ -59,7 +59,7 @@ func step(t *testing.T, list []steps.Step, name string) steps.Step {
 func TestAPodThatCannotComeBackKeepsItsAddress(t *testing.T) {
 	for _, before := range []*network.Result{nil, {Interface: "eth0"}} {
 		p, n, s := newMaker(t, model.NamespaceOptions{})
-		join := step(t, p.Steps(s, before, Handler{}), "set up the pod's network")
+		join := step(t, p.Steps(s, Origin{Before: before}, Handler{}), "set up the pod's network")
 		if err := join.Do(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestAPodThatCannotComeBackKeepsItsAddress(t *testing.T) {
 func TestAPodInTheNodesNetworkJoinsNone(t *testing.T) {
 	p, n, s := newMaker(t, model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode,
 		PID: model.NamespaceContainer})
-	list := p.Steps(s, nil, Handler{})
+	list := p.Steps(s, Origin{}, Handler{})
 	for _, name := range []string{"set up the pod's network", "start the pod's init"} {
 		st := step(t, list, name)
 		if err := st.Do(t.Context()); err != nil {
