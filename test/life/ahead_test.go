@@ -39,7 +39,8 @@ func nobodys(t *testing.T, n *node.Node) []string {
 
 func wantNobodys(t *testing.T, n *node.Node, want int, when string) (ids []string) {
 	t.Helper()
-	nodetest.Eventually(t, 20*time.Second, fmt.Sprintf("the namespaces of %d pods are ready %s", want, when), func() error {
+	claim := fmt.Sprintf("the namespaces of %d pods are ready %s", want, when)
+	nodetest.Eventually(t, 20*time.Second, claim, func() error {
 		if ids = nobodys(t, n); len(ids) != want {
 			return fmt.Errorf("there are those of %q", ids)
 		}
@@ -83,7 +84,9 @@ func TestAPodOfNamespacesThatWereMadeAhead(t *testing.T) {
 	c.WaitLog("ready")
 	got := c.Sh("hostname; cat /etc/hostname /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_local_port_range; " +
 		"ip -4 -o address show eth0; echo shared >/dev/shm/x; cat /dev/shm/x; grep made-ahead /etc/hosts")
-	for _, want := range []string{"made-ahead\nmade-ahead\n1\n40000\t41000\n", pod.IP(), "shared\n", pod.IP() + "\tmade-ahead"} {
+	for _, want := range []string{
+		"made-ahead\nmade-ahead\n1\n40000\t41000\n", pod.IP(), "shared\n", pod.IP() + "\tmade-ahead",
+	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("inside it is\n%s\nwithout %q", got, want)
 		}
