@@ -101,6 +101,12 @@ func Open(cfg Config) (*Bridge, error) {
 // Attach joins an endpoint to the bridge, all or nothing, and returns its addresses, in the order of the ranges. An
 // endpoint that is on record, because it was attached before, gets the same addresses.
 func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
+	return b.join(ctx, e, b.reserve)
+}
+
+// join is Attach with addresses from reserve.
+func (b *Bridge) join(ctx context.Context, e Endpoint,
+	reserve func(ctx context.Context, e Endpoint, old *record) (*record, error)) ([]netip.Addr, error) {
 	if err := ValidatePorts(e.Ports); err != nil {
 		return nil, err
 	}
@@ -129,7 +135,7 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 			return nil, err
 		}
 	}
-	r, err := b.reserve(ctx, e, old)
+	r, err := reserve(ctx, e, old)
 	if err != nil {
 		return nil, err
 	}

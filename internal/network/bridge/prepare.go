@@ -11,7 +11,10 @@ import (
 // pod that has that ID, with its addresses. Until then it does not keep the bridge, and when it is in the way of a pod
 // (there is no other address), or of a change of the range, it is removed; Attach then joins that pod like any other.
 func (b *Bridge) Prepare(ctx context.Context, e Endpoint) error {
-	if _, err := b.Attach(ctx, Endpoint{ID: e.ID, NetNS: e.NetNS}); err != nil {
+	free := func(_ context.Context, e Endpoint, old *record) (*record, error) { // it takes no other's address
+		return b.pods.reserve(e, old)
+	}
+	if _, err := b.join(ctx, Endpoint{ID: e.ID, NetNS: e.NetNS}, free); err != nil {
 		return err
 	}
 	b.pods.mu.Lock()

@@ -74,7 +74,16 @@ func TestAPreparedEndpointIsInNobodysWay(t *testing.T) {
 	for _, id := range []string{"w0", "w1"} {
 		waiting[id] = prepare(t, b, id)
 	}
-	for i := range 5 { // all that there are
+	for i := range 3 {
+		attach(t, b, fmt.Sprint("pod", i))
+	}
+	if err := b.Prepare(ctx, Endpoint{ID: "w2", NetNS: testhost.Namespace(t)}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("one has another's address: %v", err)
+	}
+	if !b.Has("w0") || !b.Has("w1") {
+		t.Error("one was removed for another")
+	}
+	for i := 3; i < 5; i++ { // all that there are
 		attach(t, b, fmt.Sprint("pod", i))
 	}
 	for id, e := range waiting {
