@@ -55,6 +55,8 @@ type Pool struct {
 	asked bool   // somebody has taken a set, or would have
 	why   string // the last error of Prepare: it is logged once
 
+	due bool // a set was to be made while a call ran
+
 	// complete: the last call that has made a part of a pod has made the last one, as far as is known.
 	complete bool
 
@@ -114,7 +116,10 @@ func (p *Pool) Busy(part Part) (done func()) {
 		p.busy--
 		if part != Command {
 			p.complete = part == Last
+		} else if !p.due {
+			return // the probes of a node's containers never cease: they must not put off a set again and again
 		}
+		p.due = false
 		wake(p.changed)
 	}
 }
@@ -199,7 +204,9 @@ func (p *Pool) Add(ctx context.Context) error {
 func (p *Pool) wants() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.asked && p.busy == 0 && len(p.ready) < p.cfg.Size
+	wants := p.asked && len(p.ready) < p.cfg.Size
+	p.due = wants && p.busy > 0
+	return wants && p.busy == 0
 }
 
 // failed logs why no set can be made. Pods are made without one, and fail for the same reason where it is one that

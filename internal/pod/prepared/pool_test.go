@@ -128,6 +128,36 @@ func TestNoSetIsMadeWhilePodsStart(t *testing.T) {
 	})
 }
 
+// TestExecsDoNotPutASetOffForEver: it is made between two of them.
+func TestExecsDoNotPutASetOffForEver(t *testing.T) {
+	run(t, func(t *testing.T, p *Pool, m *memory) {
+		p.Take()
+		p.Busy(Inner)()
+		for range 100 {
+			done := p.Busy(Command)
+			time.Sleep(quietTime / 20)
+			done()
+			time.Sleep(quietTime / 20)
+		}
+		if m.have() != 2 {
+			t.Errorf("%d sets beside execs, want 2", m.have())
+		}
+		p.Take()
+		done := p.Busy(Command)
+		p.Busy(Last)()
+		time.Sleep(2 * completeTime)
+		if m.have() != 2 {
+			t.Error("a set was made while an exec was set up")
+		}
+		done()
+		time.Sleep(2 * completeTime)
+		if m.have() != 3 { // one is its pod's
+			t.Error("no set was made after the exec")
+		}
+		delete(m.sets, "id1")
+	})
+}
+
 func TestSetsGoWithTheLastPod(t *testing.T) {
 	run(t, func(t *testing.T, p *Pool, m *memory) {
 		start(p)
