@@ -2,7 +2,10 @@ package faults
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,4 +93,37 @@ func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 			nothingLeft(t, n)
 		})
 	}
+}
+
+// TestAContainerGoesWhoseOCIRuntimeHasLostIt: the runtime's own record of it is spoilt, and `delete` refuses it. It was
+// seen to fail for each kind of damage but the last without the removal that needs no runtime.
+func TestAContainerGoesWhoseOCIRuntimeHasLostIt(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	nodetest.Handler(t, n, "runc")
+	for _, kind := range []string{"emptied", "cut in half", "deleted"} {
+		t.Run(kind, func(t *testing.T) {
+			p := nodetest.RunPodHandler(t, n, "runc")
+			c := p.Run(nodetest.Sh("exec sleep 1000"))
+			pid, err := n.ContainerPID(c.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spoilt := 0
+			err = filepath.WalkDir(filepath.Join(n.State, "keeper", "state"), func(path string, d fs.DirEntry, err error) error {
+				if err == nil && d.Type().IsRegular() && d.Name() == "state.json" && strings.Contains(path, c.ID) {
+					spoilt++
+					return damage(kind, path, 0)
+				}
+				return err
+			})
+			if err != nil || spoilt != 1 {
+				t.Fatalf("%d states of the container were spoilt: %v", spoilt, err)
+			}
+			p.Remove()
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+				t.Error("its process lives")
+			}
+		})
+	}
+	nothingLeft(t, n)
 }

@@ -108,6 +108,9 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("runtime %s: %w: %w", b.path, err, errdefs.ErrFailedPrecondition)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s %s: it has not ended within %s: %w", filepath.Base(b.path), args[0], runtimeLimit, ctx.Err())
+	}
 	msg := lastMessage(logFile.Name())
 	if msg == "" {
 		msg = strings.TrimSpace(out.String())
@@ -470,7 +473,22 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 	if _, err := os.Stat(filepath.Join(b.root, c.ID())); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
+	err := b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
+	if err == nil || errdefs.IsFailedPrecondition(err) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	// A binary whose own record of the container is spoilt would refuse for ever.
+	if unknown := b.call(ctx, c, runtime.Stdio{}, "state", c.ID()); unknown == nil ||
+		errdefs.IsFailedPrecondition(unknown) || errors.Is(unknown, context.DeadlineExceeded) {
+		return err
+	}
+	c.Log().Warn("the OCI runtime does not know its container any more: it is removed without it", "runtime", b.path,
+		"error", err)
+	rec := c.Record()
+	if err := cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(b.root, c.ID()))
 }
 
 // Abort kills and removes what there is of a container.
