@@ -3,7 +3,6 @@ package faults
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -37,14 +36,9 @@ func TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd(t *testing.T) {
 			defer os.RemoveAll(plugins)
 			// What is made ahead comes and goes, and these tests compare lists of all that is there.
 			tables := fmt.Sprintf("[network]\nprepared_pods = 0\n[device_plugins]\nenabled = true\ndir = %q\n", plugins)
-			criu := os.Getenv("BERTH_CRIU")
-			if criu == "" {
-				criu, _ = exec.LookPath("criu")
-			}
-			if criu != "" && exec.Command(criu, "check").Run() == nil {
+			criu, why := nodetest.TryCRIU()
+			if why == nil {
 				tables += fmt.Sprintf("[checkpoint]\ncriu = %q\n", criu)
-			} else {
-				criu = ""
 			}
 			c := startCrowded(t, s, node.Options{CNI: true, Tables: tables})
 			nodetest.Pull(t, c.Node, node.Busybox)
@@ -52,8 +46,8 @@ func TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd(t *testing.T) {
 			t.Run("named volumes", c.namedVolumes)
 			t.Run("devices", func(t *testing.T) { c.devices(t, plugins) })
 			t.Run("checkpoints", func(t *testing.T) {
-				if criu == "" {
-					t.Skip("criu is not here, or does not work on this kernel")
+				if why != nil {
+					t.Skip(why)
 				}
 				c.checkpoint(t)
 			})

@@ -25,21 +25,11 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// criuPath is a criu that works here: the one that BERTH_CRIU names, as make sets it, or the one in PATH.
+// criuPath is a criu that works here.
 func criuPath(t *testing.T) string {
 	t.Helper()
 	nodetest.BerthOnly(t, "criu is named in Berth's own configuration")
-	path := os.Getenv("BERTH_CRIU")
-	if path == "" {
-		path, _ = exec.LookPath("criu")
-	}
-	if path == "" {
-		t.Skip("there is no criu: packaging/criu.sh gets one")
-	}
-	if out, err := exec.Command(path, "check").CombinedOutput(); err != nil {
-		t.Skipf("%s does not work on this kernel (packaging/criu.sh gets one that does): %v: %s", path, err, out)
-	}
-	return path
+	return nodetest.CRIU(t)
 }
 
 func checkpointNode(t *testing.T, more string) *node.Node {

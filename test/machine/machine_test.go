@@ -53,7 +53,7 @@ var plants = []struct{ what, before, command, says, after string }{
 		"file /run/NAME was directory, 1777 of 0:0 and is directory, 755 of 0:0", "rmdir /run/NAME"},
 	{"a directory for what is running", "", "mkdir /run/NAME", "file /run/NAME was not there", "rmdir /run/NAME"},
 	{"a temporary file", "", `echo x >"$TMPDIR/NAME"`, "/NAME was not there", ""},
-	{"a process", "", "setsid sleep 1003 >/dev/null 2>&1 </dev/null &", "process of the command: pid", ""},
+	{"a process", "", "setsid sleep 1003 >/dev/null 2>&1 </dev/null & sleep 0.3", "process of the command: pid", ""},
 	{"what is gone", "mkdir /run/NAME", "rmdir /run/NAME", "file /run/NAME is gone", ""},
 }
 

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"berth/test/node"
@@ -46,14 +45,8 @@ func annotated() string {
 // metricsAddress is where the shared node's berthd serves metrics.
 var metricsAddress string
 
-// criu is a criu that works on this kernel, or empty.
+// criu is a criu that works here, or empty.
 func criu() string {
-	path := os.Getenv("BERTH_CRIU")
-	if path == "" {
-		path, _ = exec.LookPath("criu")
-	}
-	if path == "" || exec.Command(path, "check").Run() != nil {
-		return ""
-	}
-	return strings.TrimSpace(path)
+	path, _ := nodetest.TryCRIU()
+	return path
 }
