@@ -482,8 +482,7 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 		errdefs.IsFailedPrecondition(unknown) || errors.Is(unknown, context.DeadlineExceeded) {
 		return err
 	}
-	c.Log().Warn("the OCI runtime does not know its container any more: it is removed without it", "runtime", b.path,
-		"error", err)
+	c.Log().Warn("the OCI runtime does not know its container any more: it is removed without the runtime", "error", err)
 	rec := c.Record()
 	if err := cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
 		return err
