@@ -160,12 +160,12 @@ func TestNoOutputOfAnImageIsLost(t *testing.T) {
 	}
 	// Without a terminal nothing is lost when the daemon is killed, either.
 	cmd := commandLine(t, n, "run", node.Busybox, "sh", "-c", "for i in $(seq 1 300); do echo $i; sleep 0.01; done")
-	var out bytes.Buffer
-	cmd.Stdout = &out
+	out := &growing{}
+	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(500 * time.Millisecond)
+	out.await(t, lines(10))
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,61 @@ func TestNoOutputOfAnImageIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil || out.String() != lines(300) {
-		t.Errorf("with a daemon that was killed: %v, %d bytes", err, out.Len())
+		t.Errorf("with a daemon that was killed: %v, %d bytes", err, len(out.String()))
+	}
+	wantNoPod(t, n, "busybox-")
+}
+
+// growing is the output of a command that goes on.
+type growing struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (g *growing) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+func (g *growing) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.String()
+}
+
+// await waits until the output begins with a text.
+func (g *growing) await(t *testing.T, text string) {
+	t.Helper()
+	nodetest.Eventually(t, 20*time.Second, "the output begins", func() error {
+		if got := g.String(); !strings.HasPrefix(got, text) {
+			return fmt.Errorf("it is %q", got)
+		}
+		return nil
+	})
+}
+
+func TestAnImagesPodGoesThoughTheDaemonIsKilledOnItsWay(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	// At any point of a start: while the sandbox or the container is made, and while the container is started.
+	for wait := 10 * time.Millisecond; wait < time.Second; wait = wait * 3 / 2 {
+		cmd := commandLine(t, n, "run", "--name", "on-its-way", node.Busybox, "sleep", "0.2")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond) // a service manager does not start it at once, either
+		if err := n.Restart(nodetest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Logf("killed %v after the command's start: %v", wait, err)
+		}
+		wantNoPod(t, n, "on-its-way")
 	}
 }
 

@@ -490,7 +490,7 @@ func (l *Launcher) Forget(ctx context.Context, pod *Pod, name string, before int
 func (l *Launcher) discard(ctx context.Context, pod *Pod) error {
 	if pod.SandboxID == "" {
 		// A request that failed on its way may have made a sandbox all the same.
-		pods, err := lookup.Pods(ctx, l.Runtime)
+		pods, err := podsOf(ctx, l.Runtime)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,28 @@ import (
 // slack is how much longer than a container's grace period a stop may take.
 const slack = 30 * time.Second
 
+// How long a pod's end waits for a runtime that is being started again, and how often it asks.
+const (
+	longestAway = 15 * time.Second
+	askAgain    = 200 * time.Millisecond
+)
+
+// answered repeats a call that the runtime does not answer because it is being started again, so that a restart leaves
+// nothing behind of a pod that is stopped or removed just then. The call has to be one that may be made twice.
+func answered(ctx context.Context, call func() error) error {
+	for until := time.Now().Add(longestAway); ; {
+		err := connection.Plain(call())
+		if err == nil || !connection.Away(err) || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(askAgain):
+		}
+	}
+}
+
 // GracePeriod is how long the containers that bear these annotations have to end. Kubernetes' default where they say
 // nothing.
 func GracePeriod(annotations map[string]string) time.Duration {
@@ -33,9 +55,11 @@ func GracePeriod(annotations map[string]string) time.Duration {
 func StopContainer(ctx context.Context, runtime cri.RuntimeServiceClient, id string, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+slack)
 	defer cancel()
-	_, err := runtime.StopContainer(ctx,
-		&cri.StopContainerRequest{ContainerId: id, Timeout: int64(grace.Round(time.Second).Seconds())})
-	return connection.Plain(err)
+	return answered(ctx, func() error {
+		_, err := runtime.StopContainer(ctx,
+			&cri.StopContainerRequest{ContainerId: id, Timeout: int64(grace.Round(time.Second).Seconds())})
+		return err
+	})
 }
 
 // StopPod stops a pod as a kubelet does: the containers together, then the sidecars, the last one first, each with the
@@ -54,12 +78,15 @@ func StopPodAfter(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cr
 	if grace < 0 {
 		grace = GracePeriod(pod.GetAnnotations())
 	}
-	list, err := runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
-		PodSandboxId: pod.GetId(),
-		State:        &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
-	}})
-	if err != nil {
-		return connection.Plain(err)
+	var list *cri.ListContainersResponse
+	if err := answered(ctx, func() (err error) {
+		list, err = runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+			PodSandboxId: pod.GetId(),
+			State:        &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+		}})
+		return err
+	}); err != nil {
+		return err
 	}
 	var sidecars []*cri.Container
 	var group errgroup.Group
@@ -86,8 +113,7 @@ func StopPodAfter(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cr
 	}
 	ctx, cancel := context.WithTimeout(ctx, slack)
 	defer cancel()
-	_, err = runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.GetId()})
-	return connection.Plain(err)
+	return stopSandbox(ctx, runtime, pod.GetId())
 }
 
 // RemovePod removes a pod, running or not, and its directory in the store.
@@ -97,7 +123,7 @@ func RemovePod(ctx context.Context, runtime cri.RuntimeServiceClient, store *pod
 	}
 	meta := pod.GetMetadata()
 	// A pod that is run by others, a kubelet for one, has no directory here; another attempt of the same pod may be there.
-	others, err := lookup.Pods(ctx, runtime)
+	others, err := podsOf(ctx, runtime)
 	if err != nil {
 		return err
 	}
@@ -109,12 +135,30 @@ func RemovePod(ctx context.Context, runtime cri.RuntimeServiceClient, store *pod
 	return store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid()).Remove()
 }
 
+// podsOf are all pods of the runtime, once it answers.
+func podsOf(ctx context.Context, runtime cri.RuntimeServiceClient) (pods []*cri.PodSandbox, err error) {
+	err = answered(ctx, func() error {
+		pods, err = lookup.Pods(ctx, runtime)
+		return err
+	})
+	return pods, err
+}
+
+func stopSandbox(ctx context.Context, runtime cri.RuntimeServiceClient, id string) error {
+	return answered(ctx, func() error {
+		_, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+		return err
+	})
+}
+
 func removeSandbox(ctx context.Context, runtime cri.RuntimeServiceClient, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, slack)
 	defer cancel()
-	if _, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
-		return connection.Plain(err)
+	if err := stopSandbox(ctx, runtime, id); err != nil {
+		return err
 	}
-	_, err := runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
-	return connection.Plain(err)
+	return answered(ctx, func() error {
+		_, err := runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	})
 }
