@@ -58,7 +58,7 @@ func end(n *node.Node) error {
 		return n.Stop()
 	}
 	err := n.RemoveAll(ctx)
-	left, leftErr := n.Settled(time.Minute)
+	left, leftErr := remains(n)
 	log := n.LogTail()
 	stopErr := n.Stop()
 	switch {
@@ -77,6 +77,14 @@ func end(n *node.Node) error {
 		return fmt.Errorf("left behind after the node:\n%s", left)
 	}
 	return nil
+}
+
+// remains counts what is left of a node's pods.
+func remains(n *node.Node) (node.Leftovers, error) {
+	if n.Containerd {
+		return n.Settled(time.Minute)
+	}
+	return n.Retire(time.Minute)
 }
 
 // Containerd says whether the suite runs against containerd.
