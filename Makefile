@@ -122,9 +122,9 @@ test-race-life: test-deps build
 		if ls bin/race/report.* 2>/dev/null; then cat bin/race/report.*; \
 			echo "berthd or berth-keeper has a data race"; exit 1; fi; exit $$failed
 
-# Tests of test/life that take long and hardly depend on what sets a container up: registries, metrics, limits of
-# streams, manifests, reloads, requests that are refused, and all but one of checkpoints, which libcontainer makes and
-# restores in any case. `make test` runs them.
+# Tests of test/life and of the keeper that take long and hardly depend on what sets a container up: registries, metrics,
+# limits of streams, manifests, reloads, requests that are refused, and all but one of checkpoints, which libcontainer
+# makes and restores in any case. Some set containers up in each way. `make test` runs all of them.
 LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRequestsNeitherBreakNorLeak|TestMetrics.*|$\
 	TestAHundredMegabytesPassThroughAnExecEachWay|TestThoseWhoDoNotReadShareOneLimitOfTheDisk|TestARegistry.*|$\
 	TestWhoPausesLosesNothingOfWhatHasEnded|TestContainerd.*|TestTasksMetrics.*|TestNoRequestEndsTheNode|$\
@@ -134,7 +134,13 @@ LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRe
 	Test.*Restore.*|TestATerminalAndInputSurvive.*|TestWhatCannotBeWritten.*|TestACheckpoint(That|In|Of|Without).*|$\
 	TestAFullDisk|TestARemovalThatFailsHalfWay.*|TestDirectoriesOfAnEarlier.*|TestAGroupReaches.*|TestALogHasTheLimits.*|$\
 	TestPodsHaveTheDefaults.*|TestAnnotationsDoNot.*|TestNothingThatOthersWrite.*|TestAPodsCgroupIsForMonitors|$\
-	TestTheAudit.*|TestTheDefaultSeccomp.*|TestAFailingPodsStatus.*|TestASaveThatIsCutOff.*|TestADiskQuota.*)$$
+	TestTheAudit.*|TestTheDefaultSeccomp.*|TestAFailingPodsStatus.*|TestASaveThatIsCutOff.*|TestADiskQuota.*|$\
+	TestTheWatchdogIs.*|TestAPodsStartIsTold|TestTheDebugSocket.*|TestAPodOfNamespaces.*|TestARuntimeHandlerSwitches.*|$\
+	TestAnImage(s|That).*|TestNoOutputOfAnImage.*|TestTwoNodes.*|TestAStatusKeeps.*|TestANodeWithCNI|TestThe2016.*|$\
+	TestTheStreamingServer.*|TestAPodOfAnEarlier.*|TestDeclaredVolumes.*|TestClassesOfBlockIO.*|TestASocketThat.*|$\
+	TestAContainerIsConfinedAsByRunc|TestTheHostsNullDeviceIsNotGivenAway|TestEveryRuntimeLivesTheSameLife|$\
+	TestKeeperKilledLosesNoOutput|TestHundredMegabytes|Test(Client|Keeper)WithFewDescriptors|TestLimitsOfLogs.*|$\
+	TestKeeperKilledWhileItTakesThingsBack|TestKeeperAndClientStoppedAtOnce|TestOneKeeperPerDirectory)$$
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)

@@ -140,7 +140,7 @@ func (f *fixture) apart(name string, env ...string) outcome {
 	// a test that runs into its timeout leaves nothing running
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = append(os.Environ(), append(env, "BERTH_TEST_PULL_ROOT="+root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
-		"BERTH_TEST_PULL_REF="+host+name)...)
+		"BERTH_TEST_PULL_REF="+host+name, "BERTH_TEST_PULL_PROGRAM="+f.program())...)
 	begin := time.Now()
 	out, err := cmd.Output()
 	if err != nil {

@@ -178,7 +178,7 @@ func TestWhatWasNotSyncedIsNotBelievedAfterAReboot(t *testing.T) {
 // TestMain also is the process that a test kills in the middle of a pull.
 func TestMain(m *testing.M) {
 	if root := os.Getenv("BERTH_TEST_PULL_ROOT"); root != "" {
-		j, err := jailtest.New("berth/cmd/berth-unpack")
+		j, err := jailtest.Of(os.Getenv("BERTH_TEST_PULL_PROGRAM"))
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -210,6 +210,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// program is what children run for pulls in processes of their own, built once.
+func (f *fixture) program() string {
+	f.t.Helper()
+	if f.built == "" {
+		f.built = filepath.Join(f.t.TempDir(), "berth-unpack")
+		if err := jailtest.Build(f.built, "berth/cmd/berth-unpack"); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	return f.built
+}
+
 func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 	asroot.Need(t, "confined children")
 	f := newFixture(t)
@@ -227,7 +239,7 @@ func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 		f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20})
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
-			"BERTH_TEST_PULL_REF="+host+"big:1")
+			"BERTH_TEST_PULL_REF="+host+"big:1", "BERTH_TEST_PULL_PROGRAM="+f.program())
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,8 @@ type fixture struct {
 	cfg  Config
 	reg  *rt.Registry
 	logs *strings.Builder
+	// built is the file that program has made; empty: none yet.
+	built string
 }
 
 func newRegistry(t testing.TB, opts ...rt.Option) *rt.Registry {

@@ -19,8 +19,9 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// counter writes numbered lines for ever, so that a line that is lost or doubled is seen.
-const counter = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.005; done"
+// counter writes numbered lines for ever, so that a line that is lost or doubled is seen. Some at a time: each sleep is
+// a process, and some thirty of these containers would leave little of the machine to what is tested.
+const counter = "i=0; while :; do for j in 1 2 3 4 5 6; do i=$((i+1)); echo line $i; done; sleep 0.03; done"
 
 // witness is a container that must not notice what happens around it.
 type witness struct {

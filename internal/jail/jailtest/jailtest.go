@@ -38,12 +38,26 @@ func New(program string, flags ...string) (j *jail.Jail, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	file := filepath.Join(dir, "program")
+	if err := Build(file, program, flags...); err != nil {
+		return nil, err
+	}
+	return Of(file)
+}
+
+// Build builds a package, with flags of the build, to a file, for jails in several processes.
+func Build(file, program string, flags ...string) error {
 	cmd := exec.Command("go", append(append([]string{"build", "-o", file}, flags...), program)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build %s: %w\n%s", program, err, out)
+		return fmt.Errorf("build %s: %w\n%s", program, err, out)
 	}
-	if j, err = jail.New(file, dir); err != nil {
+	return nil
+}
+
+// Of is a jail whose children run the program of a file.
+func Of(file string) (*jail.Jail, error) {
+	j, err := jail.New(file, filepath.Dir(file))
+	if err != nil {
 		return nil, err
 	}
 	return j, j.Check(context.Background())
