@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,14 +60,30 @@ type image struct {
 	architecture         architecture
 }
 
-// makeImage is the image with these packages, made in dir unless it is there.
+// makeImage is the image with these packages, made in dir unless it is there. Guests of this machine's architecture
+// have one image, with all security modules: the kernel's parameters choose one.
 func makeImage(ctx context.Context, dir string, packages []string, arch architecture,
 	lsm securityModule) (*image, error) {
-	packages = slices.Concat(own, []string{arch.kernel}, lsm.packages, packages)
+	installed := []securityModule{lsm}
+	if !arch.foreign() { // where the programs of packages are emulated, each takes minutes
+		installed = nil
+		for _, name := range slices.Sorted(maps.Keys(securityModules)) {
+			installed = append(installed, securityModules[name])
+		}
+	}
+	packages = slices.Concat(own, []string{arch.kernel}, packages)
+	scripts, label := []string{customize}, ""
+	for _, module := range installed {
+		packages = append(packages, module.packages...)
+		if module.customize != "" {
+			scripts = append(scripts, module.customize)
+		}
+		label += module.label
+	}
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	key := sha256.Sum256([]byte(strings.Join([]string{
-		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize, lsm.customize, lsm.label,
+		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, strings.Join(scripts, "\n"), label,
 	}, "\n")))
 	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
 	i := &image{
@@ -87,15 +104,20 @@ func makeImage(ctx context.Context, dir string, packages []string, arch architec
 		return nil, err
 	}
 	tree := filepath.Join(partial, "tree")
-	if err := bootstrap(ctx, tree, partial, packages, arch, lsm); err != nil {
+	if err := bootstrap(ctx, tree, partial, packages, arch, scripts); err != nil {
 		return nil, err
+	}
+	if label != "" {
+		if err := unix.Setxattr(tree, "security.selinux", []byte(label), 0); err != nil {
+			return nil, fmt.Errorf("label the root directory: %w", err)
+		}
 	}
 	return i, pack(ctx, tree, final)
 }
 
-// bootstrap installs Debian in tree, as this machine's apt is set up.
-func bootstrap(ctx context.Context, tree, dir string, packages []string, arch architecture,
-	lsm securityModule) (err error) {
+// bootstrap installs Debian in tree, as this machine's apt is set up, and runs the scripts on it.
+func bootstrap(ctx context.Context, tree, dir string, packages []string, arch architecture, scripts []string) (
+	err error) {
 	suite, err := release()
 	if err != nil {
 		return err
@@ -106,10 +128,7 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, arch ar
 	}
 	defer func() { err = errors.Join(err, unregister()) }()
 	var hooks []string
-	for i, script := range []string{customize, lsm.customize} {
-		if script == "" {
-			continue
-		}
+	for i, script := range scripts {
 		file := filepath.Join(dir, fmt.Sprintf("customize-%d.sh", i))
 		if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
 			return err
@@ -148,10 +167,7 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, arch ar
 		sources = append(sources, found...)
 	}
 	args = append(append(args, suite, tree), sources...)
-	if err := command(ctx, "mmdebstrap", args...); err != nil || lsm.label == "" {
-		return err
-	}
-	return unix.Setxattr(tree, "security.selinux", []byte(lsm.label), 0)
+	return command(ctx, "mmdebstrap", args...)
 }
 
 // pack makes files to boot from of tree.
