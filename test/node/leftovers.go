@@ -64,7 +64,7 @@ func (l Leftovers) String() string {
 }
 
 // Settled counts Leftovers until there are none, for at most wait, and returns the last count: what is removed in the
-// background has that long, and so have the parts of pods that the daemon has made ahead, and the bridge, which stay for
+// background has that long. So have the parts of pods that the daemon has made ahead, and the bridge, which stay for
 // some seconds after the last pod.
 func (n *Node) Settled(wait time.Duration) (Leftovers, error) { return settled(wait, n.Leftovers) }
 
