@@ -24,7 +24,6 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/health"
-	"berth/internal/state"
 	"berth/internal/unixsocket"
 )
 
@@ -49,7 +48,6 @@ func (d *parts) makeChecks(context.Context) error {
 	}
 	d.onClose(conn.Close)
 	kubelet := api.NewRuntimeServiceClient(conn)
-	records := state.Records{Dir: d.cfg.Root, File: "check.json"}
 	d.checks = health.New(
 		health.Check{Name: "list", Run: func(ctx context.Context) error {
 			_, err := kubelet.ListPodSandbox(ctx, &api.ListPodSandboxRequest{})
@@ -59,12 +57,11 @@ func (d *parts) makeChecks(context.Context) error {
 			_, err := d.keeper.Info(ctx)
 			return err
 		}},
-		health.Check{Name: "record", Run: func(context.Context) error {
-			err := records.Save("health", struct {
-				At time.Time `json:"at"`
-			}{time.Now()})
-			if disk.Full(err) {
-				return nil // it answers, and another berthd would have no more room
+		health.Check{Name: "record", Run: func(ctx context.Context) error {
+			err := d.disk.Write(ctx)
+			if disk.Full(err) || disk.Unwritable(err) {
+				// It answers. Another berthd would have no more room, and could not even start where nothing can be written.
+				return nil
 			}
 			return err
 		}},

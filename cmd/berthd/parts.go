@@ -65,6 +65,7 @@ type parts struct {
 	server   *grpc.Server
 	calls    cri.InFlight
 	checks   *health.Checker
+	disk     *state.Probe // of the root's file system
 }
 
 // onClose has fn called when the daemon ends, before what was given here earlier.
@@ -92,6 +93,7 @@ func (d *parts) lock(context.Context) error {
 		return err
 	}
 	d.onClose(func() error { unlock(); return nil })
+	d.disk = state.NewProbe(d.cfg.Root)
 	return nil
 }
 
@@ -265,6 +267,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		Keeper:        d.keeper,
 		Images:        d.images,
 		Network:       d.network,
+		Disk:          d.disk,
 		PreparedPods:  d.cfg.Network.PreparedPods,
 		Jail:          d.children,
 		Metrics:       d.metrics,
@@ -360,7 +363,7 @@ func (d *parts) keeperNumbers(ctx context.Context) (*metrics.KeeperNumbers, erro
 
 // register makes the server with all APIs.
 func (d *parts) register(context.Context) (err error) {
-	server := cri.ServerConfig{Log: d.log, Names: fieldNames(), InFlight: &d.calls}
+	server := cri.ServerConfig{Log: d.log, Names: fieldNames(), InFlight: &d.calls, Failed: d.disk.Suspect}
 	if d.metrics != nil {
 		server.Metrics = d.metrics.Registry()
 	}

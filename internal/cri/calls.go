@@ -23,6 +23,7 @@ type calls struct {
 	metrics *callMetrics
 	names   map[string]request.Names // by gRPC service
 	flying  *InFlight                // nil: nobody counts them
+	failed  func(error)              // nil: nobody wants to know
 }
 
 func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
@@ -57,6 +58,9 @@ func (c *calls) protect(ctx context.Context, method string, handler func() (any,
 		}
 	}()
 	if resp, err = handler(); err != nil {
+		if c.failed != nil {
+			c.failed(err)
+		}
 		return nil, c.named(method, err)
 	}
 	return resp, nil

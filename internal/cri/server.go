@@ -30,11 +30,13 @@ type ServerConfig struct {
 	Names map[string]request.Names
 	// InFlight counts the calls that are handled; nil: nobody needs to know.
 	InFlight *InFlight
+	// Failed is told of each error, as it was before it became a status; nil: nobody wants to know.
+	Failed func(error)
 }
 
 // NewServer returns a gRPC server without services: APIs register themselves on it.
 func NewServer(cfg ServerConfig) (*grpc.Server, error) {
-	calls := &calls{log: cfg.Log, names: cfg.Names, flying: cfg.InFlight}
+	calls := &calls{log: cfg.Log, names: cfg.Names, flying: cfg.InFlight, failed: cfg.Failed}
 	if cfg.Log == nil {
 		calls.log = slog.New(slog.DiscardHandler)
 	}

@@ -256,6 +256,9 @@ func checkStateDisk(_ context.Context, cfg Config) Finding {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return bad(fmt.Sprintf("%s: %v", dir, err), diskAdvice(dir))
 	}
+	if err := unwritable(dir); err != nil {
+		return bad(fmt.Sprintf("the file system of %s takes no writes: %v", dir, err), diskAdvice(dir))
+	}
 	return judgeStateDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/fileattr"
 )
 
@@ -131,7 +132,24 @@ func checkDisk(_ context.Context, cfg Config) Finding {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return bad(fmt.Sprintf("%s: %v", dir, err), diskAdvice(dir))
 	}
+	if err := unwritable(dir); err != nil {
+		return bad(fmt.Sprintf("the file system of %s takes no writes: %v", dir, err), diskAdvice(dir))
+	}
 	return judgeDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
+}
+
+// unwritable is the error of a file without a name that is made in a directory, if it says that the file system takes
+// no writes. What else keeps a file from being made is not looked at: not all file systems have such files, and not all
+// users may make them.
+func unwritable(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if disk.Unwritable(err) {
+		return err
+	}
+	return nil
 }
 
 func judgeDisk(dir string, size, free, inodes, freeInodes uint64) Finding {

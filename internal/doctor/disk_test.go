@@ -4,7 +4,31 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+func TestADiskThatTakesNoWrites(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, "size=1g"); err != nil {
+		t.Skipf("to mount a file system needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	cfg := Config{Root: dir, State: dir}
+	for name, f := range map[string]Finding{
+		"root": checkDisk(t.Context(), cfg), "state": checkStateDisk(t.Context(), cfg),
+	} {
+		if f.Level != Bad || !strings.Contains(f.Detail, "takes no writes: read-only file system") {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkDisk(t.Context(), cfg); f.Level != Good {
+		t.Errorf("one that takes them: %+v", f)
+	}
+}
 
 func TestImagesThatAreNotOnDisk(t *testing.T) {
 	for _, c := range []struct {

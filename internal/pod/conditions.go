@@ -20,10 +20,15 @@ type Condition struct {
 	Message string
 }
 
-// keeperPatience is how long the keeper may take to answer before the node is not ready.
-const keeperPatience = 2 * time.Second
+const (
+	// keeperPatience is how long the keeper may take to answer before the node is not ready.
+	keeperPatience = 2 * time.Second
+	// diskPatience is how long a write may take. A disk that is slow keeps no pod from starting.
+	diskPatience = 200 * time.Millisecond
+)
 
-// Conditions tells whether the node can run pods. RuntimeReady asks the keeper, NetworkReady the network.
+// Conditions tells whether the node can run pods. RuntimeReady asks the keeper, and whether the file system of the root
+// takes writes; NetworkReady asks the network.
 func (m *Manager) Conditions(ctx context.Context) []Condition {
 	runtime := Condition{Type: "RuntimeReady", Status: true}
 	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
@@ -32,9 +37,23 @@ func (m *Manager) Conditions(ctx context.Context) []Condition {
 		runtime.Status = false
 		runtime.Reason = "KeeperNotReady"
 		runtime.Message = fmt.Sprintf("the keeper does not answer: %v", err)
+	} else if err := m.unwritable(ctx); err != nil {
+		runtime.Status = false
+		runtime.Reason = "RootNotWritable"
+		runtime.Message = fmt.Sprintf("no pod can be started or removed, since the file system of the root takes no writes: "+
+			"%v (the log of the kernel says why: dmesg --level=err)", err)
 	}
 	st := m.cfg.Network.Status(ctx)
 	return []Condition{runtime, {Type: "NetworkReady", Status: st.Ready, Reason: st.Reason, Message: st.Message}}
+}
+
+func (m *Manager) unwritable(ctx context.Context) error {
+	if m.cfg.Disk == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, diskPatience)
+	defer cancel()
+	return m.cfg.Disk.Unwritable(ctx)
 }
 
 // podCIDRSetter is a network that takes the node's address range from the kubelet.

@@ -116,7 +116,8 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	PreparedPods  int // so many pods' namespaces and networks are made ahead
+	Disk          *state.Probe // says whether the root takes writes; nil: nobody looks
+	PreparedPods  int          // so many pods' namespaces and networks are made ahead
 	Host          Host
 	Devices       devices.Manager // nil: the node has no device manager
 	Plugins       plugins.Plugins // nil: the node has none

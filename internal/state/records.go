@@ -266,11 +266,16 @@ const lockWait = time.Second
 // Lock holds a directory for this process until the returned function is called or the process ends. It fails where
 // another process holds it, and goes on holding it for a second.
 func Lock(dir string) (func(), error) {
-	if err := MakeDir(dir, 0o700); err != nil {
-		return nil, err
-	}
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	err := MakeDir(dir, 0o700)
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	}
+	if disk.Unwritable(err) {
+		const advice = "the log of the kernel says why: dmesg --level=err"
+		return nil, fmt.Errorf("the file system of %s takes no writes: %w (%s)", dir, err, advice)
+	}
 	if err != nil {
 		return nil, err
 	}
