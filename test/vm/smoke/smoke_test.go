@@ -133,6 +133,50 @@ func TestAPodLivesOnCgroupV2(t *testing.T) {
 	}
 }
 
+// TestDevicesOutliveAReloadOfSystemd: systemd writes the rules of devices anew for all its units when it reads its files
+// again, and when it executes itself. What a container was given stays, and nothing comes to it, also after an update of
+// its limits. (Containers of other runtimes have lost GPUs like this.)
+func TestDevicesOutliveAReloadOfSystemd(t *testing.T) {
+	inside(t)
+	for _, driver := range []string{"cgroupfs", "systemd"} {
+		t.Run(driver, func(t *testing.T) {
+			n := nodetest.Start(t, node.Options{CgroupDriver: driver})
+			p := nodetest.RunPod(t, n)
+			c := p.Run(func(c *cri.ContainerConfig) {
+				c.Devices = []*cri.Device{{HostPath: "/dev/loop-control", ContainerPath: "/dev/given", Permissions: "rw"}}
+			})
+			c.Sh("mknod /fuse c 10 229")
+			check := func(when string) {
+				t.Helper()
+				const try = "for d in /dev/given /fuse /dev/null; do (: <>$d) 2>/dev/null && echo opens || echo denied; done"
+				if got := c.Sh(try); got != "opens\ndenied\nopens" {
+					t.Errorf("%s: what was given, what was not, and /dev/null: %q", when, got)
+				}
+			}
+			systemctl := func(word string) {
+				t.Helper()
+				if out, err := exec.Command("systemctl", word).CombinedOutput(); err != nil {
+					t.Fatalf("systemctl %s: %v: %s", word, err, out)
+				}
+			}
+			check("at first")
+			systemctl("daemon-reload")
+			check("after a reload")
+			_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+				ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuShares: 100, MemoryLimitInBytes: 100 << 20},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			check("after an update")
+			systemctl("daemon-reload")
+			check("after an update and a reload")
+			systemctl("daemon-reexec")
+			check("after systemd has executed itself")
+		})
+	}
+}
+
 // TestAppArmor: a profile that denies a write denies it, in the container and in an exec; the default profile is there;
 // a profile that is not loaded is refused by name.
 func TestAppArmor(t *testing.T) {
