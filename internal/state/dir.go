@@ -3,6 +3,8 @@ package state
 import (
 	"os"
 	"path/filepath"
+
+	"berth/internal/disk"
 )
 
 // MakeDir makes a directory with these permissions, and gives them to one that is there, which an earlier version
@@ -10,6 +12,10 @@ import (
 // setuid programs are among them, and no user of the node may run those.
 func MakeDir(dir string, mode os.FileMode) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
+		// Where a file system answers with errors, MkdirAll says that what it cannot look at exists.
+		if _, lookErr := os.Stat(dir); disk.Unwritable(lookErr) {
+			return lookErr
+		}
 		return err
 	}
 	info, err := os.Stat(dir)
