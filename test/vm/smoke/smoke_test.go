@@ -133,9 +133,9 @@ func TestAPodLivesOnCgroupV2(t *testing.T) {
 	}
 }
 
-// TestDevicesOutliveAReloadOfSystemd: systemd writes the rules of devices anew for all its units when it reads its files
-// again, and when it executes itself. What a container was given stays, and nothing comes to it, also after an update of
-// its limits. (Containers of other runtimes have lost GPUs like this.)
+// TestDevicesOutliveAReloadOfSystemd: systemd writes the rules of devices anew for all its units when it reads its
+// files again, and when it executes itself. What a container was given stays, and nothing comes to it, also after an
+// update of its limits. (Containers of other runtimes have lost GPUs like this.)
 func TestDevicesOutliveAReloadOfSystemd(t *testing.T) {
 	inside(t)
 	for _, driver := range []string{"cgroupfs", "systemd"} {
