@@ -157,11 +157,14 @@ func (b breakage) test(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), b.errno.Error()) {
 		t.Errorf("a pod that has no place: %v", err)
 	}
-	ready, err := runtimeReady(t, n)
-	if err != nil || ready.Status || ready.Reason != "RootNotWritable" ||
-		!strings.Contains(ready.Message, b.errno.Error()) {
-		t.Errorf("the node: %+v, %v", ready, err)
-	}
+	nodetest.Eventually(t, 10*time.Second, "the node is not ready", func() error {
+		ready, err := runtimeReady(t, n)
+		if err != nil || ready.Status || ready.Reason != "RootNotWritable" ||
+			!strings.Contains(ready.Message, b.errno.Error()) {
+			return fmt.Errorf("it is %+v: %w", ready, err)
+		}
+		return nil
+	})
 	if answer := healthz(t, n); !strings.Contains(answer, "ok record") {
 		t.Errorf("berthd is to be started anew: %s", answer)
 	}
