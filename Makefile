@@ -67,6 +67,10 @@ unit: ## tests that need neither root nor packages, with the race detector where
 # The architecture that this machine is not of.
 OTHER_ARCH = $(if $(filter arm64,$(shell $(GO) env GOHOSTARCH)),amd64,arm64)
 
+# What follows the tests. Empty: nothing, for whoever runs lint beside them (test/ci.sh).
+LINT ?= lint
+
+# Without go vet, which lint runs.
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
 	@packaging/packages.sh containerd skopeo # that test/migrate comes from, and fills a store of CRI-O with
@@ -75,8 +79,8 @@ test: announce test-deps build ## all tests, which must leave the machine as it 
 	@packaging/cross.sh $(OTHER_ARCH) >/dev/null
 	$(GOBUILD) -o bin/machine ./test/machine
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
-		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
-	$(MAKE) lint
+		$(GO) test -tags $(TAGS) -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+	$(if $(LINT),$(MAKE) $(LINT))
 
 .PHONY: announce
 announce:
@@ -159,13 +163,7 @@ fuzz-go: build-deps ## every Go fuzzer for FUZZ_GO_SECONDS each; by default all 
 	GO=$(GO) FUZZ_GO_SECONDS=$(FUZZ_GO_SECONDS) test/fuzz.sh -tags $(TAGS)
 
 .PHONY: lint
-.PHONY: linters
-linters: # what lint runs; without packages, so beside anything
-	$(GO) tool -n staticcheck >/dev/null
-	$(GO) -C tools/lint tool -n golangci-lint >/dev/null
-
-lint: build-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the C, govulncheck
-	@packaging/packages.sh $(LINT_PACKAGES)
+lint: lint-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the C, govulncheck
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
 		if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet -tags $(TAGS) ./...
@@ -205,10 +203,10 @@ bench-compare: test-deps build ## measure this tree and BASE=revision by turns (
 	@test -n "$(BASE)" || { echo "say what to compare with: make bench-compare BASE=main"; exit 1; }
 	BERTH_BIN=$(CURDIR)/bin test/bench/compare.sh "$(BASE)" "$(TURNS)"
 
-# The first instance of the run "twice" is all of critest over SPDY, and so stands for the run "spdy" too.
+# The first instance of the run "twice" is critest over SPDY, and the second over WebSocket. "rest" is what neither runs.
 .PHONY: conformance conformance-short
-conformance-short: CONFORMANCE_FLAGS = -phases websocket,twice
-conformance-short: conformance ## two of its three runs, which have all specs
+conformance-short: CONFORMANCE_FLAGS = -phases twice,rest
+conformance-short: conformance ## each spec over SPDY, and each over WebSocket, in less time
 conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
 
@@ -363,9 +361,11 @@ uninstall: ## remove what `make install` installed, but for the configuration
 clean: ## remove bin/
 	rm -rf bin internal/keeper/program/program_*.bin
 
-.PHONY: build-deps test-deps
+.PHONY: build-deps test-deps lint-deps
 build-deps:
 	@command -v $(GO) >/dev/null || { echo "Go is missing: version 1.26 or newer, from https://go.dev/dl/"; exit 1; }
 	@packaging/packages.sh $(BUILD_PACKAGES)
 test-deps:
 	@packaging/packages.sh $(BUILD_PACKAGES) $(TEST_PACKAGES)
+lint-deps: build-deps
+	@packaging/packages.sh $(LINT_PACKAGES)

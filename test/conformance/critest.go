@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +42,8 @@ func critest(ctx context.Context, s settings, tools *tools, t *target, temporary
 	if r.skip != "" {
 		args = append(args, "-ginkgo.skip", r.skip)
 	}
-	if s.focus != "" {
-		args = append(args, "-ginkgo.focus", s.focus)
+	if focus := cmp.Or(r.focus, s.focus); focus != "" {
+		args = append(args, "-ginkgo.focus", focus)
 	}
 	if s.handler != "" {
 		args = append(args, "-runtime-handler", s.handler)

@@ -43,7 +43,8 @@ func main() {
 	flag.StringVar(&s.address, "address", "", "the socket of a running runtime, in place of -runtime; needs -hosts-dir")
 	flag.StringVar(&s.hosts,
 		"hosts-dir", "", "where the runtime at -address reads hosts.toml files; mirrors are written there")
-	flag.StringVar(&s.phases, "phases", "spdy,websocket,twice", "what to run")
+	flag.StringVar(&s.phases, "phases", "spdy,websocket,twice",
+		"what to run: spdy, websocket, twice (both at the same time), or rest (what twice does not run)")
 	flag.StringVar(&s.focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.handler, "runtime-handler", "", "runtime handler of every pod")
 	flag.StringVar(&s.setup,
@@ -74,7 +75,7 @@ func conformance(ctx context.Context, s settings) error {
 	if s.api != "v1" && s.api != "v1alpha2" {
 		return fmt.Errorf("unknown API %q: v1 or v1alpha2", s.api)
 	}
-	phases, err := parsePhases(s.phases)
+	phases, err := parsePhases(s.phases, s.focus)
 	if err != nil {
 		return err
 	}

@@ -26,8 +26,9 @@ type run struct {
 	websocket bool
 	nri       bool   // the specs of NRI are run: their plugins hold up and refuse every pod of the runtime
 	seed      int64  // added to the seed of all, so that two runs at the same time differ in their order
+	focus     string // regular expression of the specs that are run; all where it is empty
 	skip      string // regular expression of specs that are left out
-	why       string // they are left out
+	why       string // specs are left out
 }
 
 // alone are the specs that cannot run twice at the same time against one node, whatever the runtime: they remove images
@@ -42,14 +43,21 @@ var allPhases = []phase{
 		{name: "twice, second", websocket: true, seed: 1, skip: alone,
 			why: "fixed ports of the host, or the removal of images that the other run uses"},
 	}},
+	// After twice, this is what has not run over WebSocket, or at all.
+	{"rest", []run{{name: "rest", websocket: true, nri: true, focus: alone + `|\bNRI\b`, why: "twice has them"}}},
 }
 
-func parsePhases(list string) ([]phase, error) {
+// parsePhases finds phases by their names. focus is what the user wants to run alone: critest runs what one of two such
+// expressions matches, so it cannot be given with a phase that has one.
+func parsePhases(list, focus string) ([]phase, error) {
 	var phases []phase
 	for _, name := range strings.Split(list, ",") {
 		i := slices.IndexFunc(allPhases, func(p phase) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown phase %q: spdy, websocket or twice", name)
+			return nil, fmt.Errorf("unknown phase %q: spdy, websocket, twice or rest", name)
+		}
+		if focus != "" && slices.ContainsFunc(allPhases[i].runs, func(r run) bool { return r.focus != "" }) {
+			return nil, fmt.Errorf("phase %s chooses its specs itself: -focus is for the other phases", name)
 		}
 		phases = append(phases, allPhases[i])
 	}
