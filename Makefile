@@ -284,7 +284,7 @@ vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppAr
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
 vm-smoke: build ## a few minutes of the same
 	@packaging/packages.sh $(VM_PACKAGES)
-	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -suites smoke -limit 5m $(VM_FLAGS)
+	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -suites smoke -limit 8m $(VM_FLAGS)
 vm-selinux: build ## the same with SELinux in place of AppArmor, and SELinux's specs of critest
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -lsm selinux -suites selinux,critest \
