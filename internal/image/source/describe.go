@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -61,80 +62,147 @@ func NewDescriber(platform string, limits *Limits) (*Describer, error) {
 	return &Describer{Limits: limits, Platform: platform, match: platforms.Only(p)}, nil
 }
 
+// maxUntold is how many entries without a platform are looked into for one image: each takes two requests.
+const maxUntold = 32
+
+// attestation is the annotation of an entry which says something of another entry, such as how that was built.
+const attestation = "vnd.docker.reference.type"
+
 // Describe reads manifests down to the one for this platform, and its configuration.
 func (d *Describer) Describe(ctx context.Context, src *Image, target ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
-	desc := target
-	for depth := 0; ; depth++ {
-		at := desc
-		if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
-			at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
-		}
-		if err := d.Limits.length(at); err != nil {
-			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
-		}
-		raw, err := read(ctx, at)
-		if err != nil {
-			return err
-		}
-		if err := d.Limits.CheckDocument(raw); err != nil {
-			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
-		}
-		var doc struct {
-			SchemaVersion int                  `json:"schemaVersion"`
-			MediaType     string               `json:"mediaType"`
-			Config        ocispec.Descriptor   `json:"config"`
-			Layers        []ocispec.Descriptor `json:"layers"`
-			Manifests     []ocispec.Descriptor `json:"manifests"`
-			FSLayers      json.RawMessage      `json:"fsLayers"`
-			Annotations   map[string]string    `json:"annotations"`
-		}
-		if err := json.Unmarshal(raw, &doc); err != nil {
-			return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
-		}
-		for _, key := range checkpointAnnotations {
-			src.Checkpoint = cmp.Or(src.Checkpoint, doc.Annotations[key])
-		}
-		mediaType := doc.MediaType
-		if mediaType == "" {
-			mediaType = desc.MediaType
-		}
-		switch {
-		case doc.SchemaVersion == 1 || doc.FSLayers != nil || mediaType == images.MediaTypeDockerSchema1Manifest:
-			return fmt.Errorf("manifest %s is of Docker's schema 1, which is no longer supported: push the image again with a "+
-				"current tool: %w", desc.Digest, errdefs.ErrInvalidArgument)
-		case doc.Manifests != nil && (doc.Layers != nil || doc.Config.Digest != ""):
-			return fmt.Errorf("manifest %s is both a manifest and an index: %w", desc.Digest, errdefs.ErrInvalidArgument)
-		case doc.Manifests != nil:
-			if depth >= 3 {
-				return fmt.Errorf("index %s is nested too deep: %w", desc.Digest, errdefs.ErrInvalidArgument)
-			}
-			if desc, err = d.choose(desc.Digest, doc.Manifests); err != nil {
-				return err
-			}
-			continue
-		case doc.Config.Digest == "":
-			return fmt.Errorf("%s %s is not an image: %w", mediaType, desc.Digest, errdefs.ErrInvalidArgument)
-		}
-		if err := d.Limits.manifest(doc.Layers); err != nil {
-			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
-		}
-		src.Manifest, src.RawManifest, src.Layers = desc, raw, doc.Layers
-		return d.describeConfig(ctx, src, doc.Config, read)
-	}
+	s := &search{Describer: d, read: read}
+	return s.describe(ctx, src, target, 0)
 }
 
-// choose picks the best manifest of an index for the store's platform.
-func (d *Describer) choose(index digest.Digest, manifests []ocispec.Descriptor) (ocispec.Descriptor, error) {
-	var best *ocispec.Descriptor
-	var have []string
+// search is the way through the indexes of one image.
+type search struct {
+	*Describer
+	read   func(context.Context, ocispec.Descriptor) ([]byte, error)
+	untold int // entries without a platform that were looked into
+}
+
+// unsuitableError is that of an entry which another one of its index may do better than: it is for another platform,
+// or no image.
+type unsuitableError struct{ error }
+
+func (e *unsuitableError) Unwrap() error { return e.error }
+
+func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descriptor, depth int) error {
+	at := desc
+	if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
+		at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
+	}
+	if err := s.Limits.length(at); err != nil {
+		return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	raw, err := s.read(ctx, at)
+	if err != nil {
+		return err
+	}
+	if err := s.Limits.CheckDocument(raw); err != nil {
+		return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	var doc struct {
+		SchemaVersion int                  `json:"schemaVersion"`
+		MediaType     string               `json:"mediaType"`
+		Config        ocispec.Descriptor   `json:"config"`
+		Layers        []ocispec.Descriptor `json:"layers"`
+		Manifests     []ocispec.Descriptor `json:"manifests"`
+		FSLayers      json.RawMessage      `json:"fsLayers"`
+		Annotations   map[string]string    `json:"annotations"`
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
+	}
+	for _, key := range checkpointAnnotations {
+		src.Checkpoint = cmp.Or(src.Checkpoint, doc.Annotations[key])
+	}
+	mediaType := doc.MediaType
+	if mediaType == "" {
+		mediaType = desc.MediaType
+	}
+	switch {
+	case doc.SchemaVersion == 1 || doc.FSLayers != nil || mediaType == images.MediaTypeDockerSchema1Manifest:
+		return fmt.Errorf("manifest %s is of Docker's schema 1, which is no longer supported: push the image again with a "+
+			"current tool: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	case doc.Manifests != nil && (doc.Layers != nil || doc.Config.Digest != ""):
+		return fmt.Errorf("manifest %s is both a manifest and an index: %w", desc.Digest, errdefs.ErrInvalidArgument)
+	case doc.Manifests != nil:
+		if depth >= 3 {
+			return fmt.Errorf("index %s is nested too deep: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		}
+		return s.describeIndex(ctx, src, desc.Digest, doc.Manifests, depth)
+	case doc.Config.Digest == "":
+		return &unsuitableError{fmt.Errorf("%s %s is not an image: %w", mediaType, desc.Digest, errdefs.ErrInvalidArgument)}
+	}
+	if err := s.Limits.manifest(doc.Layers); err != nil {
+		return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+	}
+	src.Manifest, src.RawManifest, src.Layers = desc, raw, doc.Layers
+	return s.describeConfig(ctx, src, doc.Config, s.read)
+}
+
+// describeIndex describes the image of an index that fits best. Where no entry says that it is for the platform, those
+// that name none are looked into: oras and buildah make such entries, and the platform is in the configuration.
+func (s *search) describeIndex(ctx context.Context, src *Image, index digest.Digest, manifests []ocispec.Descriptor,
+	depth int) error {
+
+	best, untold, have := s.choose(manifests)
+	if best != nil {
+		return s.describe(ctx, src, *best, depth+1)
+	}
+	var found *Image
+	for i := range untold {
+		if s.untold++; s.untold > maxUntold {
+			return fmt.Errorf("index %s has no image for %s, and more than the %d entries without a platform that are looked "+
+				"into: %w", index, s.Platform, maxUntold, errdefs.ErrInvalidArgument)
+		}
+		one := *src
+		err := s.describe(ctx, &one, untold[i], depth+1)
+		if len(manifests) == 1 { // an image may leave it to the index to say nothing, too
+			*src = one
+			return err
+		}
+		var unsuitable *unsuitableError
+		switch {
+		case errors.As(err, &unsuitable):
+			continue
+		case err != nil:
+			return err
+		case one.Image.OS == "" || one.Image.Architecture == "":
+			continue
+		}
+		if found == nil || s.match.Less(platforms.Normalize(one.Image.Platform), platforms.Normalize(found.Image.Platform)) {
+			found = &one
+		}
+	}
+	if found != nil {
+		*src = *found
+		return nil
+	}
+	only := "only for " + strings.Join(have, ", ")
+	if len(untold) > 0 {
+		only = fmt.Sprintf("neither by its entries nor by the configurations of %d without a platform", len(untold))
+	}
+	return &unsuitableError{fmt.Errorf("index %s has no image for %s, %s: %w", index, s.Platform, only,
+		errdefs.ErrNotFound)}
+}
+
+// choose picks the best manifest of an index for the store's platform, or else those that may be for it: manifests
+// and indexes that name no platform. have are the platforms that are named.
+func (d *Describer) choose(manifests []ocispec.Descriptor) (best *ocispec.Descriptor, untold []ocispec.Descriptor,
+	have []string) {
+
 	for i := range manifests {
 		m := &manifests[i]
+		if m.Annotations[attestation] != "" {
+			continue
+		}
 		if m.Platform == nil {
-			// An index of one image, made by a tool that says no platform; the configuration is checked later.
-			if images.IsManifestType(m.MediaType) && len(manifests) == 1 || images.IsIndexType(m.MediaType) {
-				return *m, nil
+			if images.IsManifestType(m.MediaType) || images.IsIndexType(m.MediaType) {
+				untold = append(untold, *m)
 			}
 			continue
 		}
@@ -146,11 +214,7 @@ func (d *Describer) choose(index digest.Digest, manifests []ocispec.Descriptor) 
 			best = m
 		}
 	}
-	if best == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, only for %s: %w",
-			index, d.Platform, strings.Join(have, ", "), errdefs.ErrNotFound)
-	}
-	return *best, nil
+	return best, untold, have
 }
 
 func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec.Descriptor,
@@ -175,8 +239,8 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	if img.RootFS.Type != "layers" {
-		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest,
-			errdefs.ErrInvalidArgument)
+		return &unsuitableError{fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest,
+			errdefs.ErrInvalidArgument)}
 	}
 	if len(img.RootFS.DiffIDs) != len(src.Layers) {
 		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
@@ -185,7 +249,8 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 	if img.OS != "" && img.Architecture != "" {
 		p := platforms.Normalize(img.Platform)
 		if !d.match.Match(p) {
-			return fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), d.Platform, errdefs.ErrNotFound)
+			return &unsuitableError{fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), d.Platform,
+				errdefs.ErrNotFound)}
 		}
 	}
 	for i, l := range src.Layers {
