@@ -71,6 +71,8 @@ type tokenService struct {
 }
 
 func (s *tokenService) RoundTrip(req *http.Request) (*http.Response, error) {
+	// A host chooses the path of its service, which may look like that of a blob: tokens are read into memory.
+	req = req.WithContext(withKind(req.Context(), document))
 	if req.Method != http.MethodPost {
 		return s.base.RoundTrip(req)
 	}

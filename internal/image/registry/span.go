@@ -21,14 +21,11 @@ type span struct {
 
 type spanKey struct{}
 
-// ask makes a request ask for the part alone, as it is stored: in another encoding bytes would be counted differently.
+// ask makes a request, which is the caller's own, ask for the part alone.
 func (s *span) ask(req *http.Request) *http.Request {
-	if s == nil {
-		return req
+	if s != nil {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", s.from, s.to-1))
 	}
-	req = req.Clone(req.Context())
-	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", s.from, s.to-1))
-	req.Header.Set("Accept-Encoding", "identity")
 	return req
 }
 

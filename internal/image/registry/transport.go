@@ -104,7 +104,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		part = nil // a token, for instance
 	}
 	ctx, cancel := context.WithCancel(req.Context())
-	resp, err := t.of(req).RoundTrip(part.ask(req.WithContext(ctx)))
+	resp, err := t.of(req).RoundTrip(part.ask(asItIs(ctx, req)))
 	if err != nil {
 		cancel()
 		var timeout net.Error
@@ -133,6 +133,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	b := &body{ReadCloser: resp.Body, cancel: cancel, stall: t.stall}
 	resp.Body = b
+	isBlob = isBlob && resp.StatusCode <= 299 // else it is an error's text
 	if !isBlob {
 		tooLarge := &tooLargeError{path: req.URL.Path, limit: t.maxDocument}
 		if resp.ContentLength > t.maxDocument {
@@ -140,6 +141,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, tooLarge
 		}
 		b.left, b.tooLarge = t.maxDocument, tooLarge
+	}
+	if err := decode(req, resp, b, isBlob); err != nil {
+		b.Close()
+		return nil, err
 	}
 	return resp, nil
 }
