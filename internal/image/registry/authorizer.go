@@ -26,14 +26,14 @@ type authorizer struct {
 }
 
 // newAuthorizer is for a host whose requests go over a transport, without the library's fallback to plain HTTP.
-func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials, domain string,
+func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials, rules *hostRules,
 	rule hostRule) *authorizer {
-	a := &authorizer{host: h, plain: rule.plain, withheld: c.withheld(domain, h, rule)}
+	a := &authorizer{host: h, plain: rule.plain, withheld: c.withheld(rules.registry, h, rule)}
 	user, password := "", ""
 	if a.withheld == "" {
 		user, password, a.token = c.user, c.password, c.token
 	}
-	service := &tokenService{base: &ownHeaders{a, over}, password: user != ""}
+	service := &tokenService{base: &ownHeaders{a, rules, over}, password: user != ""}
 	a.tokens = docker.NewDockerAuthorizer(
 		docker.WithAuthClient(&http.Client{Transport: service, CheckRedirect: stayAtOrigin}),
 		docker.WithAuthCreds(func(host string) (string, string, error) {
@@ -48,8 +48,9 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 // ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service.
 // The library would add them to requests to any service that the host names.
 type ownHeaders struct {
-	a    *authorizer
-	base http.RoundTripper
+	a     *authorizer
+	rules *hostRules
+	base  http.RoundTripper
 }
 
 func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -59,7 +60,7 @@ func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Header[name] = append(req.Header[name], values...)
 		}
 	}
-	return o.base.RoundTrip(req)
+	return o.base.RoundTrip(o.a.away(o.rules, req))
 }
 
 // tokenService has a token service asked once with a secret. The library asks by POST first, and where that is refused

@@ -26,6 +26,14 @@ func (w *world) serve(address string, handler http.HandlerFunc) {
 	w.configure("skip_verify = true")
 }
 
+// servePlain answers at host:port over plain HTTP.
+func (w *world) servePlain(address string, handler http.HandlerFunc) {
+	w.Helper()
+	server := httptest.NewServer(handler)
+	w.Cleanup(server.Close)
+	w.foreign(address, server)
+}
+
 func packedBy(t *testing.T, encoding string, data []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -123,7 +131,7 @@ func TestAnEncodedAnswerIsBoundedOrRefused(t *testing.T) {
 // TestADocumentIsBoundedOnceItIsUnpacked: without a digest in its head, a manifest is read to find out what it has.
 func TestADocumentIsBoundedOnceItIsUnpacked(t *testing.T) {
 	for name, sent := range map[string][]byte{
-		"more than a document has":         packedBy(t, "gzip", bytes.Repeat([]byte(" "), 64<<20)),
+		"more than a document has":        packedBy(t, "gzip", bytes.Repeat([]byte(" "), 64<<20)),
 		"little, in any number of pieces": bytes.Repeat(packedBy(t, "gzip", []byte(" ")), 1<<18),
 	} {
 		t.Run(name, func(t *testing.T) {

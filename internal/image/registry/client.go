@@ -129,8 +129,13 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *mode
 		return nil, err
 	}
 	for i, h := range r.hosts {
+		h.Header = canonicalHeader(h.Header)
 		// The library's own authorizer would send credentials by the host's name alone.
-		r.hosts[i].Authorizer = newAuthorizer(h, r.transports[h.Client], &creds, domain, each[i])
+		a := newAuthorizer(h, r.transports[h.Client], &creds, rules, each[i])
+		client := *h.Client // which other hosts may have, too
+		client.Transport = &elsewhere{a: a, rules: rules, base: client.Transport}
+		h.Authorizer, h.Client = a, &client
+		r.hosts[i] = h
 	}
 	return r, nil
 }

@@ -36,7 +36,8 @@ func (r *Repository) Login(ctx context.Context) (asked bool, err error) {
 	return asked, err
 }
 
-// enter asks for the root of a registry's API, with credentials where the registry wants some.
+// enter asks for the root of a registry's API, with credentials where the registry wants some. What another host says
+// to them, to which the registry redirects, is no answer.
 func enter(ctx context.Context, host docker.RegistryHost) (asked bool, err error) {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, host.Scheme+"://"+host.Host+host.Path+"/", nil)
@@ -49,7 +50,15 @@ func enter(ctx context.Context, host docker.RegistryHost) (asked bool, err error
 		if err := host.Authorizer.Authorize(ctx, req); err != nil {
 			return asked, err
 		}
-		resp, err := host.Client.Do(req)
+		client := *host.Client
+		client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+			if a, ok := host.Authorizer.(*authorizer); !ok || !a.own(req.URL) || len(via) >= 10 {
+				return fmt.Errorf("%s redirects to %s, whose answer says nothing of these credentials: %w", host.Host,
+					req.URL.Host, errRefused)
+			}
+			return nil
+		}
+		resp, err := client.Do(req)
 		if err != nil {
 			return asked, err
 		}

@@ -88,13 +88,11 @@ func (t *transport) CloseIdleConnections() {
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if r, ok := req.Context().Value(refusalKey{}).(*refusal); ok && r.err != nil {
-		return nil, r.err
-	}
-	// What comes over plain HTTP may be anybody's, and a manifest's digest is believed.
-	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" &&
-		req.URL.Scheme != "https" {
-		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
+	if err := refused(req); err != nil {
+		if req.Body != nil { // who sends it waits for that
+			req.Body.Close()
+		}
+		return nil, err
 	}
 	// Bytes of a blob may come from anywhere that a registry redirects to; all else is small.
 	of := req.Context().Value(kindKey{})
@@ -149,6 +147,19 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// refused is why a request is not sent.
+func refused(req *http.Request) error {
+	if r, ok := req.Context().Value(refusalKey{}).(*refusal); ok && r.err != nil {
+		return r.err
+	}
+	// What comes over plain HTTP may be anybody's, and a manifest's digest is believed.
+	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" &&
+		req.URL.Scheme != "https" {
+		return fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
+	}
+	return nil
+}
+
 // errRefused is for what no further attempt makes better.
 var errRefused = errors.New("refused")
 
@@ -165,9 +176,14 @@ func (r *Repository) guard(t *http.Transport) *http.Transport {
 		if err != nil || r.rules.names(address) || r.client.proxies.names(address) {
 			return conn, err
 		}
-		if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok && forbiddenAddress(remote.IP) {
+		remote, ok := conn.RemoteAddr().(*net.TCPAddr)
+		switch {
+		case ok && forbiddenAddress(remote.IP):
 			conn.Close()
 			return nil, fmt.Errorf("%s is at %s, an address of the node's own link: %w", address, remote.IP, errRefused)
+		case ok && remote.IP.IsLoopback() && ctx.Value(awayKey{}) != nil:
+			conn.Close()
+			return nil, fmt.Errorf("%s, to which a registry leads, is the node itself: %w", address, errRefused)
 		}
 		return conn, nil
 	}
