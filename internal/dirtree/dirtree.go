@@ -22,6 +22,8 @@ type Tree[T any] struct {
 	Keep int
 	// Flags are further flags for opening directories, such as unix.O_NOATIME.
 	Flags uint64
+	// Mounts has the tree go on in what is mounted in it. Else that is an error, unix.EXDEV.
+	Mounts bool
 
 	root Dir[T]
 	kids map[kid[T]]*Dir[T]
@@ -217,7 +219,7 @@ func (t *Tree[T]) reach(d *Dir[T]) (int, error) {
 		for i--; i >= 0 && len(t.path)+1+len(names[i]) <= chunk; i-- {
 			t.path = append(append(t.path, '/'), names[i]...)
 		}
-		fd, err := openDir(from, string(t.path), t.Flags)
+		fd, err := t.openDir(from, string(t.path))
 		if owned {
 			unix.Close(from)
 		}
@@ -289,11 +291,26 @@ func (t *Tree[T]) pushFront(h *handle[T]) {
 	t.open++
 }
 
+func (t *Tree[T]) openDir(at int, name string) (int, error) {
+	resolve := uint64(beneath)
+	if t.Mounts {
+		resolve &^= unix.RESOLVE_NO_XDEV
+	}
+	return openBelow(at, name, t.Flags, resolve)
+}
+
+// beneath keeps a path in the open directory and on its mount, and has no link in it.
+const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
+
 // openDir opens a directory by a path that neither leaves the open one, nor its mount, nor has a link in it.
 func openDir(at int, name string, flags uint64) (int, error) {
+	return openBelow(at, name, flags, beneath)
+}
+
+func openBelow(at int, name string, flags, resolve uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | flags,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		Resolve: resolve,
 	}
 	for {
 		fd, err := unix.Openat2(at, name, &how)
