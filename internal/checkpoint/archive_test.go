@@ -149,6 +149,14 @@ func TestADirectoryLeadsNowhereElse(t *testing.T) {
 			return errors.Join(os.Remove(filepath.Join(dir, SpecFile)),
 				os.Symlink(filepath.Join(outside, SpecFile), filepath.Join(dir, SpecFile)))
 		},
+		"a pipe in place of the deleted files": func(dir string) error {
+			_ = os.Remove(filepath.Join(dir, DeletedFile))
+			return unix.Mkfifo(filepath.Join(dir, DeletedFile), 0o600)
+		},
+		"a pipe in place of the writable layer": func(dir string) error {
+			_ = os.Remove(filepath.Join(dir, DiffFile))
+			return unix.Mkfifo(filepath.Join(dir, DiffFile), 0o600)
+		},
 		"a pipe": func(dir string) error { return unix.Mkfifo(filepath.Join(dir, ImagesDir, "pipe"), 0o600) },
 		"a file without end": func(dir string) error {
 			return os.Truncate(filepath.Join(dir, ConfigFile), 1<<40)

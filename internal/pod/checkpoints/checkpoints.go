@@ -178,17 +178,27 @@ func (k *Checkpointer) Clean(c *record.ContainerEntry) error {
 	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
 }
 
-// copyFile copies a regular file. What leads elsewhere or waits for a reader is refused: containers write to the
+// openRegular opens a regular file. What leads elsewhere or waits for a writer is refused: containers write to the
 // places.
+func openRegular(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", name))
+	}
+	return f, nil
+}
+
+// copyFile copies a regular file.
 func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	in, err := openRegular(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s is not a regular file", from))
-	}
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err

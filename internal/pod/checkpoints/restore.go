@@ -136,7 +136,7 @@ func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Rest
 	if err := os.MkdirAll(upper, 0o755); err != nil {
 		return err
 	}
-	diff, err := os.OpenFile(filepath.Join(re.Dir, checkpoint.DiffFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	diff, err := openRegular(filepath.Join(re.Dir, checkpoint.DiffFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a container that has written nothing
 	case err != nil:
@@ -170,11 +170,14 @@ func deleteFiles(upper, dir string) error {
 		if _, err := root.Lstat(rel); err == nil {
 			continue // a whiteout, or what came after the deletion
 		}
-		parent, err := root.Open(filepath.Dir(rel))
+		parent, err := openParent(root, rel)
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = root.MkdirAll(filepath.Dir(rel), 0o755); err == nil {
-				parent, err = root.Open(filepath.Dir(rel))
+				parent, err = openParent(root, rel)
 			}
+		}
+		if errors.Is(err, unix.ENOTDIR) {
+			continue // something that is no directory has come in the place of all that was there
 		}
 		if err == nil {
 			err = unix.Mknodat(int(parent.Fd()), filepath.Base(rel), unix.S_IFCHR, 0)
@@ -185,6 +188,12 @@ func deleteFiles(upper, dir string) error {
 		}
 	}
 	return nil
+}
+
+// openParent opens the directory that a name is in. What the writable layer has there may be a pipe, whose opening waits
+// for a writer, or a device, whose opening does something: neither is opened.
+func openParent(root *os.Root, name string) (*os.File, error) {
+	return root.OpenFile(filepath.Dir(name), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 }
 
 // AsWritten makes the configuration of a container fit its checkpoint where it says nothing: the command is that of the

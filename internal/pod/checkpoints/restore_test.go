@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/checkpoint"
 	"berth/internal/model"
 	"berth/internal/ocispec"
@@ -29,6 +31,34 @@ func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
 			!strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
 			t.Errorf("%+v: %v", user, err)
 		}
+	}
+}
+
+// TestWhatIsDeletedInAPipeIsNotWaitedFor: the writable layer of a checkpoint may have anything where a deleted file's
+// directory was. Seen to fail with the directory opened as whatever it is: the pipe is waited for without an end.
+func TestWhatIsDeletedInAPipeIsNotWaitedFor(t *testing.T) {
+	asroot.Need(t, "devices")
+	upper, dir := t.TempDir(), t.TempDir()
+	if err := errors.Join(unix.Mkfifo(filepath.Join(upper, "pipe"), 0o600),
+		unix.Mknod(filepath.Join(upper, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
+		os.WriteFile(filepath.Join(upper, "file"), nil, 0o600), os.Symlink("pipe", filepath.Join(upper, "link")),
+		os.WriteFile(filepath.Join(dir, checkpoint.DeletedFile),
+			[]byte(`["pipe/a","device/a","file/a","file/a/b","link/a","d/e/f"]`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- deleteFiles(upper, dir) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for somebody who writes to a pipe")
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(upper, "d/e/f"), &st); err != nil || st.Mode != unix.S_IFCHR || st.Rdev != 0 {
+		t.Errorf("a whiteout of mode %o, device %d, %v", st.Mode, st.Rdev, err)
 	}
 }
 
