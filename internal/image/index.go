@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // index is what is known in memory of images and layers, and of the work on them that is under way. mu guards all
@@ -19,7 +18,7 @@ type index struct {
 	images map[string]*imageRecord
 	names  map[string]string // tags and name@digest, to image IDs
 	layers map[string]*layer // by key
-	jobs   map[digest.Digest]*job
+	jobs   map[jobKey]*job
 	// variants has the directories of layers of which a variant is being made, with channels that are closed at the
 	// end.
 	variants   map[string]chan struct{}
@@ -32,7 +31,7 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
-		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1,
+		jobs: map[jobKey]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1,
 		busy: map[string]bool{},
 	}
 }

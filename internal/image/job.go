@@ -21,11 +21,10 @@ import (
 
 // job downloads and unpacks one layer for all pulls that need it. It continues as long as one of them waits.
 type job struct {
-	diffID   digest.Digest
+	jobKey
 	desc     ocispec.Descriptor
 	now      *inForce // the settings of the pull that came first
 	fetch    fetcher  // of the same pull
-	registry string   // of the same pull; empty: an archive
 	done     chan struct{}
 	loaded   atomic.Int64 // bytes of the compressed layer that have been read
 	waiters  int          // guarded by index.mu
@@ -33,6 +32,15 @@ type job struct {
 	cancel   context.CancelFunc
 	layer    *layer // set before done is closed, with a reference for each waiter
 	err      error
+}
+
+// jobKey says which pulls share a job: those of the same blob from the same registry. What a layer unpacks to, which
+// anybody may write into an image's configuration, is not enough: pulls of a layer that many images have would wait for
+// a registry of somebody else, which sends it as slowly as it likes.
+type jobKey struct {
+	diffID   digest.Digest
+	blob     digest.Digest
+	registry string // empty: an archive
 }
 
 // layer gets a layer and takes a reference to it, which the caller has to release. If registry is not empty, the
@@ -59,15 +67,14 @@ func (s *Store) layer(
 			count(metrics.LayerStored)
 			return l, nil
 		}
-		j := s.index.jobs[diffID]
+		key := jobKey{diffID: diffID, blob: desc.Digest, registry: registry}
+		j := s.index.jobs[key]
 		mine := j == nil
 		if mine {
 			var jobCtx context.Context
-			j = &job{
-				diffID: diffID, desc: desc, now: now, fetch: fetch, registry: registry, done: make(chan struct{}),
-			}
+			j = &job{jobKey: key, desc: desc, now: now, fetch: fetch, done: make(chan struct{})}
 			jobCtx, j.cancel = context.WithCancel(s.ctx)
-			s.index.jobs[diffID] = j
+			s.index.jobs[key] = j
 			s.work.Go(func() { s.run(jobCtx, j) })
 		}
 		j.waiters++
@@ -105,8 +112,8 @@ func (s *Store) leave(j *job, cause error) error {
 	switch {
 	case j.finished && j.layer != nil:
 		unused = s.index.unref(j.layer)
-	case !j.finished && last && s.index.jobs[j.diffID] == j:
-		delete(s.index.jobs, j.diffID) // the next pull starts a new job
+	case !j.finished && last && s.index.jobs[j.jobKey] == j:
+		delete(s.index.jobs, j.jobKey) // the next pull starts a new job
 	}
 	s.index.mu.Unlock()
 	if last {
@@ -146,8 +153,8 @@ func (s *Store) run(ctx context.Context, j *job) {
 func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bool) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
-	if s.index.jobs[j.diffID] == j {
-		delete(s.index.jobs, j.diffID)
+	if s.index.jobs[j.jobKey] == j {
+		delete(s.index.jobs, j.jobKey)
 	}
 	j.finished = true
 	if j.err = err; err != nil {

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/model"
 	rt "berth/internal/registrytest"
@@ -266,10 +269,13 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	waiters := func() int {
 		f.index.mu.Lock()
 		defer f.index.mu.Unlock()
-		if j := f.index.jobs[digest.Digest(diffID.String())]; j != nil {
-			return j.waiters
+		waiters := 0
+		for key, j := range f.index.jobs {
+			if key.diffID.String() == diffID.String() {
+				waiters += j.waiters
+			}
 		}
-		return 0
+		return waiters
 	}
 	f.eventually("the impatient wait for the layer", func() bool { return waiters() == impatient })
 	for i := range 16 {
@@ -289,6 +295,71 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	if n := len(f.layerDirs()); n != 3 {
 		t.Errorf("%d layer directories, want 3", n)
 	}
+}
+
+// TestNoPullWaitsForAnImageThatOnlyNamesItsLayer: anybody can write a layer of a popular image into a configuration,
+// and send a blob for it byte by byte. Seen to fail where pulls shared what a layer unpacks to, from wherever it came.
+func TestNoPullWaitsForAnImageThatOnlyNamesItsLayer(t *testing.T) {
+	f := newFixture(t)
+	evil := newRegistry(t)
+	if err := evil.HostsDir(f.cfg.HostsDir, "evil.test"); err != nil {
+		t.Fatal(err)
+	}
+	sound := f.push("sound:1", rt.Layer(rt.Random(1, "common", 3, 200<<10)...), rt.Compressed(rt.Uncompressed))
+	if err := evil.Push("sound:1", sound); err != nil {
+		t.Fatal(err)
+	}
+	// The same configuration with another blob.
+	junk := f.reg.PutBlob(bytes.Repeat([]byte("junk"), 1<<20))
+	raw, err := sound.RawManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(raw, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	manifest.Layers[0].Digest, manifest.Layers[0].Size = digest.Digest(junk), 4<<20
+	if raw, err = json.Marshal(manifest); err != nil {
+		t.Fatal(err)
+	}
+	f.reg.PutRaw("evil", "1", ocispec.MediaTypeImageManifest, raw)
+	for name, reg := range map[string]*rt.Registry{"evil.test/sound:1": evil, host + "evil:1": f.reg} {
+		t.Run(name, func(t *testing.T) {
+			blob := digestOf(t, mustLayer(t, sound))
+			if reg == f.reg {
+				blob = junk
+			}
+			reg.SetFaults(rt.Faults{BytesPerSecond: 6 << 10, Path: "/blobs/" + blob})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				_, err := f.Pull(ctx, PullRequest{Ref: name})
+				done <- err
+			}()
+			f.eventually("the blob is on its way", func() bool { return reg.Sent(blob) > 0 })
+			bound, stop := context.WithTimeout(ctx, time.Minute) // the other one takes longer
+			defer stop()
+			if _, err := f.Pull(bound, PullRequest{Ref: host + "sound:1"}); err != nil {
+				t.Errorf("the sound image waits for the other one: %v", err)
+			}
+			cancel()
+			<-done
+			if err := f.Remove(t.Context(), host+"sound:1"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	f.wantNothing()
+}
+
+func mustLayer(t *testing.T, img v1.Image) v1.Layer {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return layers[0]
 }
 
 func TestACancelledPullLeavesNothing(t *testing.T) {
