@@ -190,3 +190,33 @@ func TestATokenIsBoundedWhateverItsPath(t *testing.T) {
 		})
 	}
 }
+
+// TestTheHeadOfAnAnswerIsBounded: it is in memory before anybody looks at it. Seen to fail with net/http's own bound,
+// at which it took a gigabyte.
+func TestTheHeadOfAnAnswerIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.serve("registry.test:443", func(rw http.ResponseWriter, _ *http.Request) {
+		conn, buf, err := http.NewResponseController(rw).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = buf.WriteString("HTTP/1.1 200 OK\r\n")
+		for i := range 1 << 20 {
+			_, _ = fmt.Fprintf(buf, "%x:\r\n", i)
+		}
+		_, _ = buf.WriteString("Content-Length: 0\r\n\r\n")
+		_ = buf.Flush()
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := w.repository(nil).Resolve(t.Context())
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "headers exceeded") {
+		t.Errorf("error %v", err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("it took %d MiB of memory", took>>20)
+	}
+}

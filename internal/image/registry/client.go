@@ -147,6 +147,10 @@ func (r *Repository) Close() {
 	}
 }
 
+// maxHeader is how long the head of an answer may be: net/http takes 10 MiB, and lines of a few bytes take a hundred times
+// as much memory, for each connection.
+const maxHeader = 256 << 10
+
 // instrument puts this package's transport under a client. The library calls it more than once for one client.
 func (r *Repository) instrument(c *http.Client) error {
 	switch t := c.Transport.(type) {
@@ -158,6 +162,7 @@ func (r *Repository) instrument(c *http.Client) error {
 		// off, all would come over one. The pool bounds how many there are.
 		t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, r.client.cfg.Pool.Settings().PerHost
 		t.Proxy = r.client.proxies.of
+		t.MaxResponseHeaderBytes = maxHeader
 		// A registry that takes the connection and says nothing is as stalled as one that stops in the middle of a blob.
 		stall := r.client.cfg.Retry.Stall
 		t.ResponseHeaderTimeout = stall
