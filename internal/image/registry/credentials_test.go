@@ -482,7 +482,7 @@ func TestTheNodesOwnLinkIsNotAsked(t *testing.T) {
 	for address, forbidden := range map[string]bool{
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "0.0.0.0": true, "::": true, "224.0.0.1": true,
 		"::ffff:169.254.169.254": true, "10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "fd00::1": false,
-		"127.0.0.1": false,
+		"127.0.0.1": false, "fd20:ce::254": true, "100.100.100.200": true, "100.100.100.100": false, "168.63.129.16": true,
 	} {
 		if forbiddenAddress(net.ParseIP(address)) != forbidden {
 			t.Errorf("%s: %t", address, !forbidden)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -102,11 +103,14 @@ func checkRealm(realm string, named *url.URL) error {
 	return nil
 }
 
-// metadataIPv6 is where a large cloud serves a machine's own credentials over IPv6. IPv4 ones are link-local.
-var metadataIPv6 = net.ParseIP("fd00:ec2::254")
+// metadata are the addresses beside those of the link at which large clouds serve a machine's own credentials and
+// configuration: AWS's and Google's over IPv6, Alibaba's, and Azure's.
+var metadata = []net.IP{net.ParseIP("fd00:ec2::254"), net.ParseIP("fd20:ce::254"), net.ParseIP("100.100.100.200"),
+	net.ParseIP("168.63.129.16")}
 
 // forbiddenAddress are those that only the node itself should speak to, whoever names them: addresses of its link,
 // at which clouds hand out the node's credentials, and those that stand for no host.
 func forbiddenAddress(ip net.IP) bool {
-	return ip != nil && (ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || ip.Equal(metadataIPv6))
+	return ip != nil && (ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() ||
+		slices.ContainsFunc(metadata, ip.Equal))
 }
