@@ -220,6 +220,11 @@ func (d *Describer) choose(manifests []ocispec.Descriptor) (best *ocispec.Descri
 func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
+	if images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType) {
+		// A push would put it in the place of the image's manifest.
+		return fmt.Errorf("the manifest has the configuration %s of type %q, which is that of a manifest: %w", desc.Digest,
+			desc.MediaType, errdefs.ErrInvalidArgument)
+	}
 	if err := d.Limits.length(desc); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}

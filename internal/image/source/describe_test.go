@@ -117,3 +117,26 @@ func TestAnEntryWithoutAPlatformIsChosenByItsConfiguration(t *testing.T) {
 		})
 	}
 }
+
+// TestAConfigurationIsNoManifest: a document can be both, and a push would bring it to the tag in place of the image.
+// Seen to fail without the check of its type.
+func TestAConfigurationIsNoManifest(t *testing.T) {
+	d := documents{}
+	both := map[string]any{"os": "linux", "architecture": "s390x", "rootfs": map[string]any{"type": "layers"},
+		"schemaVersion": 2, "manifests": []ocispec.Descriptor{}}
+	for _, mediaType := range []string{ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex,
+		"application/vnd.docker.distribution.manifest.list.v2+json"} {
+		m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{},
+			Config: d.add(mediaType, both)}
+		m.SchemaVersion = 2
+		limits := DefaultLimits
+		describer, err := NewDescriber("linux/s390x", &limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = describer.Describe(t.Context(), &Image{}, d.add(m.MediaType, m), d.read)
+		if !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%s: error %v", mediaType, err)
+		}
+	}
+}
