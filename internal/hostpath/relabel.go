@@ -44,13 +44,13 @@ func relabel(path, fileLabel string, shared bool) error {
 }
 
 // ownLabels are directories that keep the labels which the node's policy gives them: go-selinux refuses them, too.
-var ownLabels = []string{"/", "/bin", "/boot", "/dev", "/etc", "/etc/passwd", "/etc/pki", "/etc/shadow", "/home", "/lib",
-	"/lib64", "/media", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin", "/usr/lib",
-	"/usr/lib64", "/usr/sbin", "/var", "/var/lib", "/var/log"}
+var ownLabels = []string{"/", "/bin", "/boot", "/dev", "/etc", "/etc/passwd", "/etc/pki", "/etc/shadow", "/home",
+	"/lib", "/lib64", "/media", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/usr/bin",
+	"/usr/lib", "/usr/lib64", "/usr/sbin", "/var", "/var/lib", "/var/log"}
 
 // relabelling gives the files of a tree a label. go-selinux does so by names: a container that runs in the volume
-// can put a link in the place of a directory meanwhile, and have files of the node relabelled. Here each file is reached
-// from the directory that it is in, and labelled by its descriptor.
+// can put a link in the place of a directory meanwhile, and have files of the node relabelled. Here each file is
+// reached from the directory that it is in, and labelled by its descriptor.
 type relabelling struct {
 	attribute string
 	label     string

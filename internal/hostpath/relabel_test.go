@@ -68,8 +68,8 @@ func TestAllFilesOfAVolumeAreRelabelled(t *testing.T) {
 	r := &relabelling{attribute: testAttribute, label: testLabel}
 	for range 2 { // once more, where all have it
 		must(t, r.tree(volume))
-		want := []string{".", "d", "d/e", "d/e/file", "d/link", "dangling", "dirlink", "fifo", "mounted", "mounted/file", "null",
-			"socket"}
+		want := []string{".", "d", "d/e", "d/e/file", "d/link", "dangling", "dirlink", "fifo", "mounted", "mounted/file",
+			"null", "socket"}
 		if have := labels(t, volume); !slices.Equal(have, want) {
 			t.Errorf("labels of %q, and should be of %q", have, want)
 		}
@@ -111,7 +111,8 @@ func TestALinkInThePlaceOfADirectoryIsNotRelabelled(t *testing.T) {
 
 // TestDirectoriesOfTheNodeKeepTheirLabels, by all names that they have.
 func TestDirectoriesOfTheNodeKeepTheirLabels(t *testing.T) {
-	r := &relabelling{attribute: "user.berth-test", label: testLabel, labelled: func(int) { t.Error("something has a label") }}
+	r := &relabelling{attribute: "user.berth-test", label: testLabel,
+		labelled: func(int) { t.Error("something has a label") }}
 	for _, path := range []string{"/", "//", "/etc", "/etc/", "/etc/../etc", "/usr", "/usr/lib", "/usr/bin/",
 		"/etc/passwd"} {
 		if err := r.tree(path); err == nil || !strings.Contains(err.Error(), "is not allowed") {

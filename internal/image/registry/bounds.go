@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// asItIs is a request with a context of its own that asks for an answer that is not encoded (RFC 9110, 12.5.3). Where nothing is said, net/http asks for gzip
-// and decodes it, and the library asks for zstd, gzip and deflate: a few bytes of such an answer become any number of
-// bytes, or take hundreds of megabytes to decode.
+// asItIs is a request with a context of its own that asks for an answer which is not encoded (RFC 9110, 12.5.3). Where
+// nothing is said, net/http asks for gzip and decodes it, and the library asks for zstd, gzip and deflate: a few bytes
+// of such an answer become any number of bytes, or take hundreds of megabytes to decode.
 func asItIs(ctx context.Context, req *http.Request) *http.Request {
 	req = req.Clone(ctx)
 	req.Header.Set("Accept-Encoding", "identity")
@@ -27,7 +27,8 @@ func decode(req *http.Request, resp *http.Response, b *body, isBlob bool) error 
 		return nil
 	}
 	if isBlob || encoding != "gzip" {
-		return fmt.Errorf("%s encodes its answer (%.40q), which was asked for as it is: %w", req.URL.Host, encoding, errRefused)
+		return fmt.Errorf("%s encodes its answer (%.40q), which was asked for as it is: %w", req.URL.Host, encoding,
+			errRefused)
 	}
 	resp.Header.Del("Content-Encoding")
 	resp.Header.Del("Content-Length")

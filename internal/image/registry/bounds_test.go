@@ -41,7 +41,8 @@ func packedBy(t *testing.T, encoding string, data []byte) []byte {
 	if encoding == "zstd" {
 		var err error
 		// A decoder has a window of this size in memory, whatever comes.
-		if in, err = zstd.NewWriter(&out, zstd.WithWindowSize(zstd.MaxWindowSize), zstd.WithSingleSegment(false)); err != nil {
+		window := zstd.WithWindowSize(zstd.MaxWindowSize)
+		if in, err = zstd.NewWriter(&out, window, zstd.WithSingleSegment(false)); err != nil {
 			t.Fatal(err)
 		}
 	}

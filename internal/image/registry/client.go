@@ -147,8 +147,8 @@ func (r *Repository) Close() {
 	}
 }
 
-// maxHeader is how long the head of an answer may be: net/http takes 10 MiB, and lines of a few bytes take a hundred times
-// as much memory, for each connection.
+// maxHeader is how long the head of an answer may be: net/http takes 10 MiB, and lines of a few bytes take a hundred
+// times as much memory, for each connection.
 const maxHeader = 256 << 10
 
 // instrument puts this package's transport under a client. The library calls it more than once for one client.

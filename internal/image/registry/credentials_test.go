@@ -307,9 +307,9 @@ func (w *world) quiet(err error) {
 	}
 }
 
-// Seen to fail without stayAtOrigin, with names of headers in the case that hosts.toml has them in, and without the refusal of plain HTTP
-// in transport: net/http hands the header Authorization on to other ports, to subdomains, and from TLS to plain HTTP,
-// and all other headers to everybody.
+// Seen to fail without stayAtOrigin, with names of headers as hosts.toml has them, and without the refusal of plain
+// HTTP: net/http hands the header Authorization on to other ports, to subdomains, and from TLS to plain HTTP, and all
+// other headers to everybody.
 func TestCredentialsDoNotFollowRedirects(t *testing.T) {
 	for to, refused := range map[string]string{
 		"https://cdn.test:443":          "",

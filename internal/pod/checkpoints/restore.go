@@ -190,8 +190,8 @@ func deleteFiles(upper, dir string) error {
 	return nil
 }
 
-// openParent opens the directory that a name is in. What the writable layer has there may be a pipe, whose opening waits
-// for a writer, or a device, whose opening does something: neither is opened.
+// openParent opens the directory that a name is in. What the writable layer has there may be a pipe, whose opening
+// waits for a writer, or a device, whose opening does something: neither is opened.
 func openParent(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(filepath.Dir(name), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 }
