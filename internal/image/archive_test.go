@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/klauspost/compress/gzip"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	rt "berth/internal/registrytest"
 )
@@ -49,6 +53,56 @@ func TestADockerArchiveIsImported(t *testing.T) {
 	}
 	if data, _ := os.ReadFile(filepath.Join(l.Dirs[0], "etc/hello")); string(data) != "hi" {
 		t.Errorf("content %q", data)
+	}
+}
+
+// TestAnImageWhoseIDIsOfAnotherHash is found and removed by it: the manifest says how its configuration is hashed.
+// Seen to fail with IDs of SHA-256 alone: nobody could use or remove such an image by its ID, as a kubelet does.
+func TestAnImageWhoseIDIsOfAnotherHash(t *testing.T) {
+	for _, algorithm := range []digest.Algorithm{digest.SHA256, digest.SHA384, digest.SHA512} {
+		f := newFixture(t)
+		img := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
+		img.RootFS.Type = "layers"
+		var parts []archivePart
+		add := func(by digest.Algorithm, mediaType string, v any) ocispec.Descriptor {
+			raw, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := by.FromBytes(raw)
+			parts = append(parts, archivePart{"blobs/" + by.String() + "/" + d.Encoded(), string(raw)})
+			return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(raw))}
+		}
+		m := ocispec.Manifest{Layers: []ocispec.Descriptor{}, Config: add(algorithm, ocispec.MediaTypeImageConfig, img)}
+		m.SchemaVersion = 2
+		index := ocispec.Index{Manifests: []ocispec.Descriptor{add(digest.SHA256, ocispec.MediaTypeImageManifest, m)}}
+		raw, err := json.Marshal(index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := archiveOf(t, append(parts, archivePart{"index.json", string(raw)}, archivePart{"oci-layout", "{}"})...)
+		list, err := f.ImportArchive(t.Context(), bytes.NewReader(data))
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%s: %v, %v", algorithm, list, err)
+		}
+		id := m.Config.Digest.String()
+		file := filepath.Join(f.cfg.Root, "records", imageFileID(id), "image.json")
+		f.eventually("the image has a file of its own", func() bool { _, err := os.Lstat(file); return err == nil })
+		f.reopen()
+		if _, err := os.Lstat(file); err != nil {
+			t.Errorf("%s: its own file after a start: %v", algorithm, err)
+		}
+		if got, err := f.Get(t.Context(), id); err != nil || got.ID != id {
+			t.Errorf("%s: %v, %v", algorithm, got, err)
+		}
+		if _, err := f.AddReference(id, "holder"); err != nil {
+			t.Error(err)
+		}
+		f.Release("holder")
+		if err := f.Remove(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+		f.wantNothing()
 	}
 }
 

@@ -113,7 +113,7 @@ func (x *index) find(ref string) (*imageRecord, error) {
 		return nil, fmt.Errorf("an image without a name: %w", errdefs.ErrInvalidArgument)
 	}
 	if hexID.MatchString(ref) {
-		if r := x.images["sha256:"+strings.TrimPrefix(ref, "sha256:")]; r != nil && !r.Removed {
+		if r := x.images[wholeID(ref)]; r != nil && !r.Removed {
 			return r, nil
 		}
 		return nil, notFound()
@@ -125,7 +125,7 @@ func (x *index) find(ref string) (*imageRecord, error) {
 		}
 	}
 	if hexStart.MatchString(ref) {
-		start := "sha256:" + strings.TrimPrefix(ref, "sha256:")
+		start := wholeID(ref)
 		var hit *imageRecord
 		for id, r := range x.images {
 			if r.Removed || !strings.HasPrefix(id, start) {

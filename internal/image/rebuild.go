@@ -84,7 +84,7 @@ func (s *Store) mend() {
 		s.log.Warn("list the files of images", "error", err)
 	}
 	for _, e := range entries {
-		if id := "sha256:" + e.Name(); s.index.images[id] == nil {
+		if id := wholeID(e.Name()); s.index.images[id] == nil {
 			s.db.dropImage(id)
 		}
 	}
@@ -225,7 +225,7 @@ func (d *database) rebuild(quiet bool) error {
 	for _, b := range broken {
 		delete(found, b.ID)
 		lost = true
-		d.log.Error("an image is lost: it must be pulled again", "image_id", "sha256:"+b.ID, "error", b.Err)
+		d.log.Error("an image is lost: it must be pulled again", "image_id", wholeID(b.ID), "error", b.Err)
 	}
 	layers, unread, err := d.layers.recorded()
 	if err != nil {

@@ -10,9 +10,19 @@ import (
 )
 
 var (
-	hexID    = regexp.MustCompile(`^(sha256:)?[0-9a-f]{64}$`)
+	// An ID is the digest of a configuration, and that is what the image's manifest says: mostly of SHA-256, whose name
+	// can be left out.
+	hexID    = regexp.MustCompile(`^((sha256:)?[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128})$`)
 	hexStart = regexp.MustCompile(`^(sha256:)?[0-9a-f]{1,63}$`)
 )
+
+// wholeID is an ID with the name of its algorithm.
+func wholeID(id string) string {
+	if strings.Contains(id, ":") {
+		return id
+	}
+	return "sha256:" + id
+}
 
 // parseReference normalizes a reference as docker does: busybox is docker.io/library/busybox:latest, and a tag beside a
 // digest is dropped.

@@ -3,7 +3,6 @@ package image
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 )
@@ -14,7 +13,7 @@ import (
 func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
-	id := "sha256:" + strings.TrimPrefix(imageID, "sha256:")
+	id := wholeID(imageID)
 	r := s.index.images[id]
 	if r == nil {
 		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)

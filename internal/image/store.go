@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -410,7 +409,7 @@ func (s *Store) Document(digest string) ([]byte, error) {
 
 func (s *Store) document(imageID string, which func(*imageRecord) string) ([]byte, error) {
 	s.index.mu.Lock()
-	r := s.index.images["sha256:"+strings.TrimPrefix(imageID, "sha256:")]
+	r := s.index.images[wholeID(imageID)]
 	s.index.mu.Unlock()
 	var data []byte
 	if r != nil {
@@ -445,7 +444,7 @@ type LayerInfo struct {
 func (s *Store) Layers(imageID string) ([]LayerInfo, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
-	r := s.index.images["sha256:"+strings.TrimPrefix(imageID, "sha256:")]
+	r := s.index.images[wholeID(imageID)]
 	if r == nil {
 		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
 	}
