@@ -78,6 +78,21 @@ func (p *Pod) envValue(env corev1.EnvVar, c *corev1.Container, host *Host, podIP
 // Expand replaces $(NAME) by the variable of that name. $$ stands for $, and a reference to nothing stays as it is: the
 // rules of command, args and env in the Pod API.
 func (v *Variables) Expand(text string) string {
+	expanded, _ := v.expand(text)
+	return expanded
+}
+
+// ExpandPath expands a subPathExpr, in which a reference to nothing is an error: for a kubelet, too.
+func (v *Variables) ExpandPath(text string) (string, error) {
+	expanded, missing := v.expand(text)
+	if len(missing) > 0 {
+		return "", fmt.Errorf("the container has no variable %s", strings.Join(missing, ", "))
+	}
+	return expanded, nil
+}
+
+// expand replaces the references of a text, and lists those to nothing, which stay.
+func (v *Variables) expand(text string) (expanded string, missing []string) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
 		if text[i] != '$' || i+1 == len(text) {
@@ -99,13 +114,14 @@ func (v *Variables) Expand(text string) string {
 				b.WriteString(value)
 			} else {
 				b.WriteString("$(" + name + ")")
+				missing = append(missing, name)
 			}
 			i += 2 + end
 		default:
 			b.WriteByte('$')
 		}
 	}
-	return b.String()
+	return b.String(), missing
 }
 
 // subscript takes metadata.labels['key'] apart.

@@ -245,6 +245,29 @@ func TestEnvironmentRefersToPodNodeAndResources(t *testing.T) {
 	}
 }
 
+// TestASubPathExprHasNoUnknownVariables: a directory with the name of the reference would be made instead.
+func TestASubPathExprHasNoUnknownVariables(t *testing.T) {
+	p := decode(t, one+"  env: [{name: A, value: a}, {name: B, value: b/c}]\n")
+	env, err := p.Environment(&p.Spec.Containers[0], testHost, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"x/$(A)/$(B)": "x/a/b/c", "$$(A)": "$(A)", "$A": "$A", "$(NONE)": "error", "$(A)/$(NONE)/$(A)": "error",
+	} {
+		got, err := env.ExpandPath(text)
+		if err != nil {
+			got = "error"
+			if !strings.Contains(err.Error(), "no variable NONE") {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestLimitsOfAContainerWithoutOneAreTheNodes(t *testing.T) {
 	p := decode(t, one+"  env: [{name: M, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Gi}}}]\n")
 	if got := string(translate(t, p).Envs[0].Value); got != "8" {

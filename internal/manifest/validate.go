@@ -210,7 +210,7 @@ func (c *checks) fileMode(field string, mode *int32) {
 // filePath checks the path of a file in a volume. Names that begin with .. are of the directory that has the files.
 func (c *checks) filePath(field, name string, seen map[string]bool) {
 	clean := path.Clean(name)
-	if name == "" || clean == "." || !localPath(name) || strings.HasPrefix(clean, "..") {
+	if name == "" || clean == "." || !LocalPath(name) || strings.HasPrefix(clean, "..") {
 		c.add(field, "%q is not the path of a file inside the volume", name)
 	}
 	if seen[clean] {
@@ -411,10 +411,11 @@ func (c *checks) mounts(field string, ctr *corev1.Container, volumes map[string]
 		if mount.SubPath != "" && mount.SubPathExpr != "" {
 			c.add(field, "has both subPath and subPathExpr")
 		}
-		for _, p := range []string{mount.SubPath, mount.SubPathExpr} {
-			if !localPath(p) {
-				c.add(field+".subPath", "%q is not a path inside the volume", p)
-			}
+		if !LocalPath(mount.SubPath) {
+			c.add(field+".subPath", "%q is not a path inside the volume", mount.SubPath)
+		}
+		if !LocalPath(mount.SubPathExpr) {
+			c.add(field+".subPathExpr", "%q is not a path inside the volume", mount.SubPathExpr)
 		}
 		if p := mount.MountPropagation; p != nil {
 			switch *p {
@@ -472,8 +473,8 @@ func (c *checks) claimMounts(spec *corev1.PodSpec) {
 	}
 }
 
-// localPath says whether a path is relative and free of "..". An empty one is.
-func localPath(p string) bool {
+// LocalPath says whether a path is relative and free of "..". An empty one is.
+func LocalPath(p string) bool {
 	if path.IsAbs(p) || strings.ContainsRune(p, 0) {
 		return false
 	}
@@ -521,7 +522,7 @@ func (c *checks) profiles(field string, seccomp *corev1.SeccompProfile, apparmor
 		switch seccomp.Type {
 		case corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined:
 		case corev1.SeccompProfileTypeLocalhost:
-			if seccomp.LocalhostProfile == nil || !localPath(*seccomp.LocalhostProfile) || *seccomp.LocalhostProfile == "" {
+			if seccomp.LocalhostProfile == nil || !LocalPath(*seccomp.LocalhostProfile) || *seccomp.LocalhostProfile == "" {
 				c.add(field+".seccompProfile.localhostProfile", "must be a path below the directory of profiles")
 			}
 		default:

@@ -238,7 +238,7 @@ func (l *Launcher) placement(ctx context.Context, pod *Pod, c *corev1.Container,
 	if err != nil {
 		return nil, err
 	}
-	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, mounts, pod.volumes, at.Env.Expand); err != nil {
+	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, mounts, pod.volumes, at.Env.ExpandPath); err != nil {
 		return nil, err
 	}
 	for _, m := range at.Mounts { // as a kubelet has the volumes of a pod with a user namespace mapped

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
@@ -209,19 +210,19 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 
 // Mounts are the mounts of an attempt of a container. expand replaces variables in subPathExpr.
 func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount, volumes Volumes,
-	expand func(string) string) ([]*cri.Mount, error) {
+	expand func(string) (string, error)) ([]*cri.Mount, error) {
 	var all []*cri.Mount
 	for i, mount := range mounts {
 		volume, ok := volumes[mount.Name]
 		if !ok {
 			return nil, fmt.Errorf("container %s: there is no volume %q", container, mount.Name)
 		}
-		source, sub := volume.Path, mount.SubPath
-		if mount.SubPathExpr != "" {
-			sub = expand(mount.SubPathExpr)
+		source := volume.Path
+		sub, err := subPath(&mount, expand)
+		if err != nil {
+			return nil, fmt.Errorf("container %s: volume %s: %w", container, mount.Name, err)
 		}
 		if sub != "" && volume.Image == "" {
-			var err error
 			target := filepath.Join(d.subPaths(container, attempt), strconv.Itoa(i))
 			if source, err = d.pinSubPath(target, source, sub); err != nil {
 				return nil, fmt.Errorf("container %s: volume %s: subPath %s: %w", container, mount.Name, sub, err)
@@ -251,6 +252,22 @@ func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount,
 		all = append(all, m)
 	}
 	return all, nil
+}
+
+// subPath is the path inside the volume that a mount shows; empty: all of it. What variables have made of it is checked
+// here, because only they are not in the manifest.
+func subPath(mount *corev1.VolumeMount, expand func(string) (string, error)) (string, error) {
+	if mount.SubPathExpr == "" {
+		return mount.SubPath, nil
+	}
+	sub, err := expand(mount.SubPathExpr)
+	if err == nil && !manifest.LocalPath(sub) {
+		err = fmt.Errorf("%q is not a path inside the volume", sub)
+	}
+	if err != nil {
+		return "", fmt.Errorf("subPathExpr %s: %w", mount.SubPathExpr, err)
+	}
+	return sub, nil
 }
 
 // name makes a mount one of a named volume. The field is PouchContainer's, and unknown to the messages of v1.
@@ -290,19 +307,7 @@ func (d *Dir) Forget(container string, attempt int) error {
 // container of the pod may write to the volume: between a check of the path and its mount it could put a symbolic link
 // to the host there.
 func (d *Dir) pinSubPath(target, volume, sub string) (string, error) {
-	info, err := os.Stat(volume)
-	if err != nil {
-		return "", err
-	}
-	if !info.IsDir() {
-		return "", fmt.Errorf("%s is not a directory", volume)
-	}
-	handle, err := pathrs.OpenInRoot(volume, sub)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = pathrs.MkdirAll(volume, sub, 0o750); err == nil {
-			handle, err = pathrs.OpenInRoot(volume, sub)
-		}
-	}
+	handle, err := openSubPath(volume, sub)
 	if err != nil {
 		return "", err
 	}
@@ -316,6 +321,56 @@ func (d *Dir) pinSubPath(target, volume, sub string) (string, error) {
 		return "", fmt.Errorf("bind it: %w", err)
 	}
 	return target, nil
+}
+
+// openSubPath opens a path inside a volume, of which no link leads out. Directories that are missing are made with the
+// mode of the volume, as by a kubelet: with an fsGroup this is the bit by which the volume's group is theirs too.
+func openSubPath(volume, sub string) (*os.File, error) {
+	var root unix.Stat_t
+	if err := unix.Stat(volume, &root); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: volume, Err: err}
+	}
+	if root.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, fmt.Errorf("%s is not a directory", volume)
+	}
+	handle, err := pathrs.OpenInRoot(volume, sub)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return handle, err
+	}
+	in, err := pathrs.OpenInRoot(volume, ".")
+	if err != nil {
+		return nil, err
+	}
+	for at := ""; ; {
+		name, rest, more := strings.Cut(sub, "/")
+		sub, at = rest, filepath.Join(at, name)
+		next, err := pathrs.OpenInRoot(volume, at)
+		if errors.Is(err, fs.ErrNotExist) {
+			next, err = makeDirectory(in, name, root.Mode&0o7777)
+		}
+		in.Close()
+		if err != nil || !more {
+			return next, err
+		}
+		in = next
+	}
+}
+
+// makeDirectory makes a directory in another one, with a mode that no umask changes, and opens it.
+func makeDirectory(in *os.File, name string, mode uint32) (*os.File, error) {
+	if err := unix.Mkdirat(int(in.Fd()), name, mode); err != nil {
+		return nil, &fs.PathError{Op: "mkdirat", Path: filepath.Join(in.Name(), name), Err: err}
+	}
+	fd, err := unix.Openat(int(in.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "openat", Path: filepath.Join(in.Name(), name), Err: err}
+	}
+	made := os.NewFile(uintptr(fd), filepath.Join(in.Name(), name))
+	if err := unix.Fchmod(fd, mode); err != nil {
+		made.Close()
+		return nil, &fs.PathError{Op: "chmod", Path: made.Name(), Err: err}
+	}
+	return made, nil
 }
 
 // bind mounts a directory or a file at a place that is made for it.

@@ -1,6 +1,7 @@
 package poddir
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,7 +117,7 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := func(text string) string { return text }
+	plain := func(text string) (string, error) { return text, nil }
 	if err := os.Symlink(outside, filepath.Join(volumes["v"].Path, "evil")); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	}
 	good := []corev1.VolumeMount{{Name: "v", MountPath: "/b", SubPathExpr: "good/$(X)"}}
 	mounts, err := dir.Mounts("c", 0, good, volumes,
-		func(text string) string { return map[string]string{"good/$(X)": "good/y"}[text] })
+		func(text string) (string, error) { return map[string]string{"good/$(X)": "good/y"}[text], nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,6 +152,81 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "secret")); err != nil {
 		t.Errorf("the removal went outside: %v", err)
+	}
+}
+
+// TestTheDirectoriesOfASubPathAreLikeTheirVolume: the user of a container that is not root can write to them, and so can
+// the volume's group. Seen to fail with a fixed mode, and with a mode that the umask may change.
+func TestTheDirectoriesOfASubPathAreLikeTheirVolume(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	defer unix.Umask(unix.Umask(0o077))
+	group := int64(1234)
+	for name, c := range map[string]struct {
+		group *int64
+		gid   uint32
+		mode  uint32
+	}{"open": {nil, 0, 0o777}, "grouped": {&group, 1234, 0o2777}} {
+		volumes, err := dir.MakeVolumes([]corev1.Volume{
+			{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, c.group, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		root := volumes[name].Path
+		if err := os.Mkdir(filepath.Join(root, "there"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for i, sub := range []string{"a", "b/c/d", "there/new/"} {
+			if _, err := dir.Mounts(name, i, []corev1.VolumeMount{{Name: name, MountPath: "/a", SubPath: sub}}, volumes,
+				nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, made := range []string{"a", "b", "b/c", "b/c/d", "there/new"} {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(root, made), &st); err != nil {
+				t.Fatal(err)
+			}
+			if st.Mode&0o7777 != c.mode || st.Gid != c.gid || st.Uid != 0 {
+				t.Errorf("%s: %s has mode %o, user %d and group %d", name, made, st.Mode&0o7777, st.Uid, st.Gid)
+			}
+		}
+		if info, err := os.Stat(filepath.Join(root, "there")); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: a directory that was there has mode %v (%v)", name, info.Mode(), err)
+		}
+	}
+}
+
+// TestVariablesCannotLeadASubPathOutOfItsVolume, nor can they make another path of one that a manifest asks for.
+func TestVariablesCannotLeadASubPathOutOfItsVolume(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	volumes, err := dir.MakeVolumes([]corev1.Volume{
+		{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	volumes["i"] = Volume{Image: "sha256:1"}
+	for _, volume := range []string{"v", "i"} {
+		for value, want := range map[string]string{
+			"/etc": `"/etc" is not a path inside the volume`, "a/../..": `"a/../.." is not a path inside the volume`,
+			"error": "no variable X", "a/b": "",
+		} {
+			expand := func(string) (string, error) {
+				if value == "error" {
+					return "", errors.New("no variable X")
+				}
+				return value, nil
+			}
+			_, err := dir.Mounts("c", len(value), []corev1.VolumeMount{{Name: volume, MountPath: "/a", SubPathExpr: "$(X)"}},
+				volumes, expand)
+			if want != "" {
+				want = "container c: volume " + volume + ": subPathExpr $(X): " + want
+			}
+			if err == nil && want != "" || err != nil && err.Error() != want {
+				t.Errorf("%s: %s: %v", volume, value, err)
+			}
+		}
 	}
 }
 
