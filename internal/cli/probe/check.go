@@ -25,8 +25,15 @@ import (
 	"berth/internal/cli/table"
 )
 
-// userAgent is that of HTTP requests.
-const userAgent = "kube-probe/berth"
+// userAgent and hookAgent are what requests of probes and of hooks say of their sender. Servers know a kubelet's by the
+// part before the slash.
+const (
+	userAgent = "kube-probe/berth"
+	hookAgent = "kube-lifecycle/berth"
+)
+
+// maxRedirects is how many redirects are followed before a probe fails.
+const maxRedirects = 10
 
 // maxOutput is how much of what a probe prints or answers is shown, in bytes.
 const maxOutput = 512
@@ -112,15 +119,15 @@ func (t *Target) address(host string, port intstr.IntOrString) (string, error) {
 	return net.JoinHostPort(host, number), err
 }
 
-// request is the HTTP request of a probe or hook.
-func (t *Target) request(ctx context.Context, get *corev1.HTTPGetAction) (*http.Request, error) {
+// request is the HTTP request of a probe or hook. agent is its sender, unless the manifest has a header that says so.
+func (t *Target) request(ctx context.Context, get *corev1.HTTPGetAction, agent string) (*http.Request, error) {
 	address, err := t.address(get.Host, get.Port)
 	if err != nil {
 		return nil, err
 	}
 	where, err := url.Parse(get.Path) // it may have a query
 	if err != nil {
-		return nil, err
+		where = &url.URL{Path: get.Path} // as it is written
 	}
 	where.Scheme, where.Host = strings.ToLower(string(get.Scheme)), address
 	if where.Scheme == "" {
@@ -130,29 +137,38 @@ func (t *Target) request(ctx context.Context, get *corev1.HTTPGetAction) (*http.
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set("User-Agent", userAgent)
-	request.Header.Set("Accept", "*/*")
 	for _, header := range get.HTTPHeaders {
-		if strings.EqualFold(header.Name, "Host") {
-			request.Host = header.Value
-			continue
-		}
 		request.Header.Add(header.Name, header.Value)
+	}
+	if host := request.Header.Get("Host"); host != "" {
+		request.Host = host
+	}
+	if len(request.Header.Values("User-Agent")) == 0 {
+		request.Header.Set("User-Agent", agent)
+	}
+	if len(request.Header.Values("Accept")) == 0 {
+		request.Header.Set("Accept", "*/*")
+	} else if request.Header.Get("Accept") == "" {
+		request.Header.Del("Accept") // an empty header asks for none
 	}
 	return request, nil
 }
 
 // client makes requests as a kubelet does: certificates are not verified, since they are for the names of Services and
-// not for a pod's address, and redirects are followed on the same host only.
+// not for a pod's address, and redirects are followed on the same host only. One to another host is an answer.
 func client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as a kubelet does
-			DisableKeepAlives: true,
+			TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as a kubelet does
+			DisableKeepAlives:  true,
+			DisableCompression: true,
 		},
 		CheckRedirect: func(request *http.Request, before []*http.Request) error {
-			if request.URL.Hostname() != before[0].URL.Hostname() || len(before) >= 10 {
+			if request.URL.Hostname() != before[0].URL.Hostname() {
 				return http.ErrUseLastResponse
+			}
+			if len(before) >= maxRedirects {
+				return fmt.Errorf("stopped after %d redirects", maxRedirects)
 			}
 			return nil
 		},
@@ -160,7 +176,7 @@ func client() *http.Client {
 }
 
 func (t *Target) get(ctx context.Context, get *corev1.HTTPGetAction) error {
-	request, err := t.request(ctx, get)
+	request, err := t.request(ctx, get, userAgent)
 	if err != nil {
 		return err
 	}
@@ -225,7 +241,7 @@ func (t *Target) Hook(ctx context.Context, hook *corev1.LifecycleHandler) error 
 	case hook.Exec != nil:
 		return t.exec(ctx, hook.Exec.Command, 0)
 	case hook.HTTPGet != nil: // whatever the answer is, as for a kubelet
-		request, err := t.request(ctx, hook.HTTPGet)
+		request, err := t.request(ctx, hook.HTTPGet, hookAgent)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -65,6 +66,15 @@ func TestHTTPProbesHaveAKubeletsRules(t *testing.T) {
 			}
 		case "/away":
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+		case "/around":
+			http.Redirect(w, r, "/around", http.StatusFound)
+		case "/100%":
+		case "/endless":
+			for {
+				if _, err := w.Write(make([]byte, 4096)); err != nil {
+					return
+				}
+			}
 		case "/moved":
 			http.Redirect(w, r, "/bad", http.StatusFound)
 		case "/slow":
@@ -86,8 +96,8 @@ func TestHTTPProbesHaveAKubeletsRules(t *testing.T) {
 	target := &Target{IP: "127.0.0.1", Container: &corev1.Container{Ports: []corev1.ContainerPort{
 		{Name: "http", ContainerPort: port(t, plain.Listener.Addr().String())}}}}
 	for want, actions := range map[string][]corev1.HTTPGetAction{
-		"good":  {good, tls, at("/away")},
-		"bad":   {at("/bad"), at("/moved"), at("/slow"), {Path: "/", Port: intstr.FromInt32(1)}},
+		"good":  {good, tls, at("/away"), at("/100%"), at("/endless")},
+		"bad":   {at("/bad"), at("/moved"), at("/around"), at("/slow"), {Path: "/", Port: intstr.FromInt32(1)}},
 		"error": {{Path: "/", Port: intstr.FromString("none")}},
 	} {
 		for _, action := range actions {
@@ -95,6 +105,44 @@ func TestHTTPProbesHaveAKubeletsRules(t *testing.T) {
 			if got := verdict(err); got != want {
 				t.Errorf("%v: %s (%v), want %s", action, got, err, want)
 			}
+		}
+	}
+}
+
+// TestHeadersOfAManifestReplaceThoseOfAProbe: a server may let in requests by their User-Agent, or choose by Accept how
+// it answers. Seen to fail while the headers of the manifest were added to the others.
+func TestHeadersOfAManifestReplaceThoseOfAProbe(t *testing.T) {
+	got := make(chan http.Header, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
+	defer server.Close()
+	target := &Target{IP: "127.0.0.1"}
+	for _, c := range []struct {
+		headers []corev1.HTTPHeader
+		hook    bool
+		want    http.Header
+	}{
+		{nil, false, http.Header{"User-Agent": {userAgent}, "Accept": {"*/*"}}},
+		{nil, true, http.Header{"User-Agent": {hookAgent}, "Accept": {"*/*"}}},
+		{[]corev1.HTTPHeader{{Name: "user-agent", Value: "me"}, {Name: "accept", Value: "text/plain"}}, false,
+			http.Header{"User-Agent": {"me"}, "Accept": {"text/plain"}}},
+		{[]corev1.HTTPHeader{{Name: "Accept"}, {Name: "X-A", Value: "1"}, {Name: "X-A", Value: "2"}}, true,
+			http.Header{"User-Agent": {hookAgent}, "X-A": {"1", "2"}}},
+		{[]corev1.HTTPHeader{{Name: "User-Agent"}}, false, http.Header{"Accept": {"*/*"}}},
+	} {
+		action := &corev1.HTTPGetAction{Port: intstr.FromInt32(port(t, server.Listener.Addr().String())), HTTPHeaders: c.headers}
+		var err error
+		if c.hook {
+			err = target.Hook(t.Context(), &corev1.LifecycleHandler{HTTPGet: action})
+		} else {
+			err = target.check(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: action}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		headers := <-got
+		headers.Del("Connection")
+		if !maps.EqualFunc(headers, c.want, slices.Equal) {
+			t.Errorf("%v: sent %v, want %v", c.headers, headers, c.want)
 		}
 	}
 }
