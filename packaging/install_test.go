@@ -132,7 +132,9 @@ func releases(t *testing.T) map[string]string {
 const (
 	config = "/etc/berth/config.toml"
 	data   = "/var/lib/berth/pods/pod.json"
-	unit   = "/usr/lib/systemd/system/berthd.service"
+	// cliData is of a pod that `berth run` has made.
+	cliData = "/var/lib/berth-cli/pods/pod/pod.json"
+	unit    = "/usr/lib/systemd/system/berthd.service"
 	// The call of a removal.
 	disable = "disable --now berthd.socket berth-apply berth-device-plugin berthd berth-keeper"
 )
@@ -143,8 +145,8 @@ var upgrade = []string{
 }
 
 // TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
-// /run/systemd/system, without an upgrade's calls, without the purge, without the look at /proc/mounts, and with the
-// module of SELinux loaded after the services are restarted, or left at a removal.
+// /run/systemd/system, without an upgrade's calls, without the purge of either directory, without the look at
+// /proc/mounts for either, and with the module of SELinux loaded after the services are restarted, or left at a removal.
 func TestPackagesInARoot(t *testing.T) {
 	s, paths := newSystem(t), releases(t)
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
@@ -188,19 +190,20 @@ func debInARoot(s *system, paths map[string]string) {
 	s.booted(true)
 	s.write(config, "# mine\n")
 	s.write(data, "{}")
+	s.write(cliData, "{}")
 	s.dpkg("-i", paths["1.2.0.deb"])
 	status("installed 1.2.0")
-	s.has(map[string]string{config: "# mine\n", config + ".dpkg-dist": "# 1.2.0\n", data: "{}"})
+	s.has(map[string]string{config: "# mine\n", config + ".dpkg-dist": "# 1.2.0\n", data: "{}", cliData: "{}"})
 	s.asked(slices.Concat([]string{"daemon-reload", "daemon-reload"}, upgrade)...)
 
 	s.dpkg("--remove", "berth")
 	status("config-files 1.2.0")
-	s.has(map[string]string{config: "# mine\n", data: "{}", "/usr/bin/berthd": ""})
+	s.has(map[string]string{config: "# mine\n", data: "{}", cliData: "{}", "/usr/bin/berthd": ""})
 	s.asked(disable, "daemon-reload")
 	s.dpkg("-i", paths["1.2.0.deb"])
 	s.has(map[string]string{config: "# mine\n", data: "{}"})
 	s.dpkg("--purge", "berth")
-	for _, path := range []string{"/etc/berth", "/var/lib/berth", "/usr/bin/berthd", unit} {
+	for _, path := range []string{"/etc/berth", "/var/lib/berth", "/var/lib/berth-cli", "/usr/bin/berthd", unit} {
 		if _, err := os.Stat(s.at(path)); !os.IsNotExist(err) {
 			s.t.Errorf("%s is left: %v", path, err)
 		}
@@ -211,14 +214,19 @@ func debInARoot(s *system, paths map[string]string) {
 
 // purgeWithPods: what is still mounted, of pods whose containers were left running, stays.
 func purgeWithPods(s *system, paths map[string]string) {
-	s.dpkg("-i", paths["1.0.0.deb"])
-	s.write(data, "{}")
-	s.write("/proc/mounts", "overlay /var/lib/berth/pods/1/rootfs overlay rw 0 0\n")
-	s.dpkg("--purge", "berth")
-	s.has(map[string]string{data: "{}", config: ""})
-	for _, path := range []string{"/proc/mounts", data} {
-		if err := os.Remove(s.at(path)); err != nil {
-			s.t.Error(err)
+	for _, mounted := range []string{
+		"overlay /var/lib/berth/pods/1/rootfs overlay rw", "tmpfs /var/lib/berth-cli/pods/pod/volumes/v tmpfs rw",
+	} {
+		s.dpkg("-i", paths["1.0.0.deb"])
+		s.write(data, "{}")
+		s.write(cliData, "{}")
+		s.write("/proc/mounts", mounted+" 0 0\n")
+		s.dpkg("--purge", "berth")
+		s.has(map[string]string{data: "{}", cliData: "{}", config: ""})
+		for _, path := range []string{"/proc/mounts", data, cliData} {
+			if err := os.Remove(s.at(path)); err != nil {
+				s.t.Error(err)
+			}
 		}
 	}
 }
