@@ -13,7 +13,7 @@ import (
 type Placement struct {
 	Host    *Host
 	Env     *Variables // of Pod.Environment
-	ImageID string     // what the pull returned
+	Image   *cri.Image // on the node
 	LogPath string     // relative to the sandbox's log directory
 	Mounts  []*cri.Mount
 	Attempt int // how often the container was started before
@@ -23,7 +23,7 @@ type Placement struct {
 func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfig, error) {
 	config := &cri.ContainerConfig{
 		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(at.Attempt)},
-		Image:       &cri.ImageSpec{Image: at.ImageID, UserSpecifiedImage: c.Image},
+		Image:       &cri.ImageSpec{Image: at.Image.GetId(), UserSpecifiedImage: c.Image},
 		Command:     expandAll(c.Command, at.Env),
 		Args:        expandAll(c.Args, at.Env),
 		WorkingDir:  c.WorkingDir,
@@ -36,7 +36,7 @@ func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfi
 		Annotations: map[string]string{AnnotationRestartCount: strconv.Itoa(at.Attempt)},
 		Linux: &cri.LinuxContainerConfig{
 			Resources:       p.resources(c, at.Host),
-			SecurityContext: p.containerSecurity(c, at.Host),
+			SecurityContext: p.containerSecurity(c, at.Host, at.Image),
 		},
 	}
 	for _, name := range at.Env.Names {

@@ -48,7 +48,8 @@ func translate(t *testing.T, p *Pod) *cri.ContainerConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := p.Container(c, &Placement{Host: testHost, Env: env, ImageID: "sha256:1", LogPath: "c/0.log"})
+	image := &cri.Image{Id: "sha256:1", Uid: &cri.Int64Value{Value: 33}}
+	config, err := p.Container(c, &Placement{Host: testHost, Env: env, Image: image, LogPath: "c/0.log"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,6 +197,13 @@ func TestBadManifestsAreRefused(t *testing.T) {
 			"localhostProfile"},
 		{withSpec(one + "  securityContext: {privileged: true, allowPrivilegeEscalation: false}\n"),
 			"allowPrivilegeEscalation"},
+		{withSpec(one + "securityContext: {fsGroup: -1}\n"), "spec.securityContext.fsGroup: -1 is not in 0-2147483647"},
+		{withSpec(one + "securityContext: {supplementalGroups: [1, 4294967296]}\n"), "supplementalGroups[1]: 4294967296"},
+		{withSpec(one + "securityContext: {runAsUser: 2147483648}\n"), "spec.securityContext.runAsUser: 2147483648"},
+		{withSpec(one + "  securityContext: {runAsGroup: -2}\n"), "spec.containers[0].securityContext.runAsGroup: -2"},
+		{withSpec(one + "securityContext: {fsGroupChangePolicy: Never}\n"),
+			`fsGroupChangePolicy: "Never" is neither Always nor OnRootMismatch`},
+		{withSpec(one + "securityContext: {supplementalGroupsPolicy: strict}\n"), `supplementalGroupsPolicy: "strict" is`},
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
 		{strings.Repeat("# x\n", 5<<20), "larger than"},
 	} {
@@ -328,6 +336,36 @@ securityContext: {runAsUser: 5, runAsGroup: 6, supplementalGroups: [10], fsGroup
 	unmasked := translate(t, decode(t, one+"  securityContext: {procMount: Unmasked}\n")).Linux.SecurityContext
 	if unmasked.MaskedPaths != nil {
 		t.Errorf("unmasked: %v", unmasked)
+	}
+}
+
+// TestAGroupWithoutAUserIsBesideTheImages: the CRI refuses a group alone, and a kubelet adds the user of the image.
+func TestAGroupWithoutAUserIsBesideTheImages(t *testing.T) {
+	for _, c := range []struct {
+		image *cri.Image
+		uid   *int64
+		name  string
+	}{
+		{&cri.Image{Uid: &cri.Int64Value{Value: 33}, Username: "x"}, new(int64(33)), ""},
+		{&cri.Image{Username: "www"}, nil, "www"}, {&cri.Image{}, new(int64), ""}, {nil, new(int64), ""},
+	} {
+		for _, spec := range []string{
+			one + "securityContext: {runAsGroup: 6}\n", one + "  securityContext: {runAsGroup: 6}\n",
+		} {
+			p := decode(t, spec)
+			s := p.containerSecurity(&p.Spec.Containers[0], testHost, c.image)
+			if s.RunAsGroup.GetValue() != 6 || s.RunAsUsername != c.name || (s.RunAsUser == nil) != (c.uid == nil) ||
+				c.uid != nil && s.RunAsUser.Value != *c.uid {
+				t.Errorf("%v: got %v", c.image, s)
+			}
+		}
+	}
+	s := translate(t, decode(t, one+"  securityContext: {runAsUser: 7}\nsecurityContext: {runAsGroup: 6}\n"))
+	if got := s.Linux.SecurityContext; got.RunAsUser.GetValue() != 7 || got.RunAsGroup.GetValue() != 6 {
+		t.Errorf("with a user: %v", got)
+	}
+	if got := translate(t, decode(t, one)).Linux.SecurityContext; got.RunAsUser != nil || got.RunAsUsername != "" {
+		t.Errorf("without a group: %v", got)
 	}
 }
 

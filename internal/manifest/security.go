@@ -43,7 +43,7 @@ func either[T any](container, pod *T) *T {
 
 // containerSecurity is a container's security context with the pod's under it. Without a word about seccomp
 // the runtime's default profile holds: this is where Berth is stricter than a kubelet's default.
-func (p *Pod) containerSecurity(c *corev1.Container, host *Host) *cri.LinuxContainerSecurityContext {
+func (p *Pod) containerSecurity(c *corev1.Container, host *Host, image *cri.Image) *cri.LinuxContainerSecurityContext {
 	own, pod := security(c), podSecurity(&p.Spec)
 	context := &cri.LinuxContainerSecurityContext{
 		NamespaceOptions:         p.namespaces(),
@@ -63,6 +63,9 @@ func (p *Pod) containerSecurity(c *corev1.Container, host *Host) *cri.LinuxConta
 	if group := either(own.RunAsGroup, pod.RunAsGroup); group != nil {
 		context.RunAsGroup = &cri.Int64Value{Value: *group}
 	}
+	if p.NeedsImageUser(c) { // the CRI takes a group beside a user only
+		context.RunAsUser, context.RunAsUsername = imageUser(image)
+	}
 	if own.Capabilities != nil {
 		context.Capabilities = &cri.Capability{}
 		for _, name := range own.Capabilities.Add {
@@ -80,6 +83,23 @@ func (p *Pod) containerSecurity(c *corev1.Container, host *Host) *cri.LinuxConta
 	return context
 }
 
+// NeedsImageUser says whether a container has a group without a user, so that its user is the one of its image.
+func (p *Pod) NeedsImageUser(c *corev1.Container) bool {
+	own, pod := security(c), podSecurity(&p.Spec)
+	return either(own.RunAsGroup, pod.RunAsGroup) != nil && either(own.RunAsUser, pod.RunAsUser) == nil && p.User == ""
+}
+
+// imageUser is the user of an image as a kubelet reads it: its number, else its name, else root.
+func imageUser(image *cri.Image) (uid *cri.Int64Value, name string) {
+	switch {
+	case image.GetUid() != nil:
+		return &cri.Int64Value{Value: image.GetUid().GetValue()}, ""
+	case image.GetUsername() != "":
+		return nil, image.GetUsername()
+	}
+	return &cri.Int64Value{}, ""
+}
+
 // supplementalGroups are those of the pod, the one of its volumes included.
 func (p *Pod) supplementalGroups() []int64 {
 	pod := podSecurity(&p.Spec)
@@ -90,12 +110,13 @@ func (p *Pod) supplementalGroups() []int64 {
 	return groups
 }
 
-// FSGroup is the group that owns the pod's emptyDirs; ok is false where the pod names none.
-func (p *Pod) FSGroup() (group int64, ok bool) {
-	if g := podSecurity(&p.Spec).FSGroup; g != nil {
-		return *g, true
-	}
-	return 0, false
+// FSGroup is the group that owns the pod's volumes but hostPaths; nil where the pod names none.
+func (p *Pod) FSGroup() *int64 { return podSecurity(&p.Spec).FSGroup }
+
+// FSGroupOnRootMismatch says whether a volume whose root directory is the group's already is left as it is.
+func (p *Pod) FSGroupOnRootMismatch() bool {
+	policy := podSecurity(&p.Spec).FSGroupChangePolicy
+	return policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch
 }
 
 func groupsPolicy(policy *corev1.SupplementalGroupsPolicy) cri.SupplementalGroupsPolicy {

@@ -89,6 +89,7 @@ func validate(pod *corev1.Pod) error {
 	if s := spec.ActiveDeadlineSeconds; s != nil && *s < 1 {
 		c.add("spec.activeDeadlineSeconds", "%d is not positive", *s)
 	}
+	c.podIDs("spec.securityContext", podSecurity(spec))
 	c.profiles("spec.securityContext", podSecurity(spec).SeccompProfile, podSecurity(spec).AppArmorProfile)
 	return errors.Join(c.errs...)
 }
@@ -321,6 +322,8 @@ func (c *checks) container(field string, ctr *corev1.Container, spec *corev1.Pod
 	c.mounts(field, ctr, volumes)
 	c.resources(field+".resources", &ctr.Resources)
 	security := security(ctr)
+	c.id(field+".securityContext.runAsUser", security.RunAsUser)
+	c.id(field+".securityContext.runAsGroup", security.RunAsGroup)
 	c.profiles(field+".securityContext", security.SeccompProfile, security.AppArmorProfile)
 	if p := security.ProcMount; p != nil && *p != corev1.DefaultProcMount && *p != corev1.UnmaskedProcMount {
 		c.add(field+".securityContext.procMount", "%q is neither Default nor Unmasked", *p)
@@ -514,6 +517,31 @@ func (c *checks) extended(field string, r *corev1.ResourceRequirements) {
 		if n, whole := limit.AsInt64(); extended(name) && (!whole || n > math.MaxInt32) {
 			c.add(field+".limits."+string(name), "%s is not a number of devices", limit.String())
 		}
+	}
+}
+
+// podIDs checks the users and groups of a pod, and what its fsGroup is for.
+func (c *checks) podIDs(field string, security *corev1.PodSecurityContext) {
+	c.id(field+".runAsUser", security.RunAsUser)
+	c.id(field+".runAsGroup", security.RunAsGroup)
+	c.id(field+".fsGroup", security.FSGroup)
+	for i, group := range security.SupplementalGroups {
+		c.id(fmt.Sprintf("%s.supplementalGroups[%d]", field, i), &group)
+	}
+	if p := security.FSGroupChangePolicy; p != nil && *p != corev1.FSGroupChangeAlways &&
+		*p != corev1.FSGroupChangeOnRootMismatch {
+		c.add(field+".fsGroupChangePolicy", "%q is neither Always nor OnRootMismatch", *p)
+	}
+	if p := security.SupplementalGroupsPolicy; p != nil && *p != corev1.SupplementalGroupsPolicyMerge &&
+		*p != corev1.SupplementalGroupsPolicyStrict {
+		c.add(field+".supplementalGroupsPolicy", "%q is neither Merge nor Strict", *p)
+	}
+}
+
+// id checks the ID of a user or group, where there is one.
+func (c *checks) id(field string, id *int64) {
+	if id != nil && (*id < 0 || *id > math.MaxInt32) {
+		c.add(field, "%d is not in 0-%d", *id, math.MaxInt32)
 	}
 }
 

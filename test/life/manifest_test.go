@@ -3,6 +3,7 @@ package life
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -150,6 +151,51 @@ spec:
 		code, out, complaints := played(t, n, []string{"-q"}, pod)
 		if want += "image\n0 0 1 65536\n"; code != 0 || strings.ReplaceAll(out, "c | ", "") != want {
 			t.Errorf("exit code %d, %q, want %q; %s", code, out, want, complaints)
+		}
+	}
+}
+
+// TestAManifestsClaimsBelongToTheGroupOfItsPod: a user that is not root can write to a claim whose pod has an fsGroup,
+// also where the daemon has just made it, and where another pod has left files of its own. A container with a group
+// and no user has the user of its image. Seen to fail without the group: /data was root's alone.
+func TestAManifestsClaimsBelongToTheGroupOfItsPod(t *testing.T) {
+	nodetest.BerthOnly(t, "named volumes are Berth's")
+	n := nodetest.Shared(t)
+	claim := strings.ToLower(t.Name())
+	t.Cleanup(func() {
+		if code, _, complaints := typed(t, n, "volume", "rm", claim); code != 0 {
+			t.Errorf("remove the volume: %s", complaints)
+		}
+	})
+	pod := func(context, command string) string {
+		return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: grouped}
+spec:
+  securityContext: {%s}
+  initContainers:
+  - {name: first, image: IMAGE, command: [sh, -c, "id -u; id -g"]}
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, '%s']
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]
+`, context, command, claim)
+	}
+	for _, c := range []struct{ context, command, want string }{
+		{"runAsUser: 1001, fsGroup: 2000", "echo 1 >/data/a; mkdir /data/d; stat -c \"%a %g\" /data /data/d",
+			"1001 0 2775 2000 2755 2000"},
+		{"runAsGroup: 77", "umask 077; echo 2 >/data/d/b; stat -c \"%a %u %g\" /data/d/b", "0 77 600 0 2000"},
+		{"runAsUser: 1001, fsGroup: 2000, fsGroupChangePolicy: OnRootMismatch", "cat /data/d/b 2>/dev/null || echo no",
+			"1001 0 no"},
+		{"runAsUser: 1001, fsGroup: 2000", "cat /data/d/b; echo 3 >/data/d/b && echo yes", "1001 0 2 yes"},
+		{"runAsUser: 1001, fsGroup: 2001", "cat /data/d/b; stat -c %g /data/d/b", "1001 0 3 2001"},
+	} {
+		code, out, complaints := played(t, n, []string{"-q"}, pod(c.context, c.command))
+		out = regexp.MustCompile(`(?m)^(first|c) *\| `).ReplaceAllString(out, "")
+		if got := strings.Join(strings.Fields(out), " "); code != 0 || got != c.want {
+			t.Errorf("%s: exit code %d, %q, want %q; %s", c.context, code, got, c.want, complaints)
 		}
 	}
 }

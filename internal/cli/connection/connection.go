@@ -117,6 +117,12 @@ func (c *Connection) CreateWithVolumes(ctx context.Context, request *cri.CreateC
 	return response, err
 }
 
+// VolumePath is the directory of a named volume on the runtime's machine.
+func (c *Connection) VolumePath(ctx context.Context, volume string) (string, error) {
+	response, err := c.Volumes.VolumeStatus(ctx, &berthv1.VolumeStatusRequest{Name: volume})
+	return response.GetVolume().GetPath(), Plain(err)
+}
+
 // Close ends the connection.
 func (c *Connection) Close() error { return c.conn.Close() }
 

@@ -104,6 +104,9 @@ func (l *Launcher) adopt(ctx context.Context, pod *Pod, sandbox *cri.PodSandbox)
 	for c := range pod.Pod.Containers() { // in the order in which they are started
 		if found := pod.Found[c.Name]; found != nil {
 			pod.Containers = append(pod.Containers, found.Container)
+			for name := range claims(pod.Pod, c) { // its maker has seen to them before it started the container
+				pod.give(name)
+			}
 		}
 	}
 	return err

@@ -30,6 +30,8 @@ type Launcher struct {
 	Watch *Watch
 	// CreateWithVolumes creates a container that mounts named volumes.
 	CreateWithVolumes func(context.Context, *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error)
+	// VolumePath is the directory of a named volume that is there.
+	VolumePath func(ctx context.Context, volume string) (string, error)
 	// Pull pulls an image and returns its reference for a container. secrets are the pod's, each as a config.json.
 	Pull func(ctx context.Context, image string, secrets [][]byte) (string, error)
 	// Repeatable: the requests of containers are kept, so that Restart can make them again.
@@ -73,7 +75,9 @@ type Pod struct {
 	hosts   *cri.Mount // nil where the runtime's own will do
 	// restored are the containers of a checkpoint that were not started yet, by name; nil: the pod is of none.
 	restored map[string]*Container
-	release  func() // of a pod that is held; nil: it is not
+	// given are the names of the volumes of claims that are the fsGroup's already; mu guards it.
+	given   map[string]bool
+	release func() // of a pod that is held; nil: it is not
 }
 
 // Release lets other commands run the pod, if this one has held it.
@@ -153,13 +157,16 @@ func (l *Launcher) Discard(ctx context.Context, pod *Pod, reason error) error {
 	return errors.Join(reason, l.discard(ctx, pod))
 }
 
-// images are the IDs of a pod's images on the node.
-type images struct{ byContainer, byVolume map[string]string }
+// images are a pod's images on the node, and the IDs of those that are volumes.
+type images struct {
+	byContainer map[string]*cri.Image
+	byVolume    map[string]string
+}
 
 // images makes sure that the node has the pod's images. Containers of a pod that is adopted keep the image that they
 // were found with.
 func (l *Launcher) images(ctx context.Context, pod *manifest.Pod, found map[string]*Found) (*images, error) {
-	have, byContainer := map[string]*cri.Image{}, map[string]string{}
+	have, byContainer := map[string]*cri.Image{}, map[string]*cri.Image{}
 	byVolume := map[string]string{}
 	for _, v := range pod.Spec.Volumes {
 		if v.Image == nil {
@@ -177,7 +184,10 @@ func (l *Launcher) images(ctx context.Context, pod *manifest.Pod, found map[stri
 	}
 	for c := range pod.Containers() {
 		if f := found[c.Name]; f != nil {
-			byContainer[c.Name] = f.imageID
+			var err error
+			if byContainer[c.Name], err = l.foundImage(ctx, pod, c, f.imageID); err != nil {
+				return nil, fmt.Errorf("container %s: image %s: %w", c.Name, c.Image, err)
+			}
 			continue
 		}
 		image := have[c.Image]
@@ -191,7 +201,7 @@ func (l *Launcher) images(ctx context.Context, pod *manifest.Pod, found map[stri
 		if err := pod.CheckNonRoot(c, image); err != nil {
 			return nil, err
 		}
-		byContainer[c.Name] = image.GetId()
+		byContainer[c.Name] = image
 	}
 	return &images{byContainer, byVolume}, nil
 }
@@ -201,12 +211,8 @@ func (l *Launcher) image(ctx context.Context, pod *manifest.Pod, name string, po
 	if filepath.IsAbs(name) {
 		return &cri.Image{Id: name}, nil // the archive of a checkpoint, on the runtime's machine
 	}
-	status := func(ref string) (*cri.Image, error) {
-		response, err := l.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
-		return response.GetImage(), connection.Plain(err)
-	}
 	if policy != corev1.PullAlways {
-		image, err := status(name)
+		image, err := l.imageStatus(ctx, name)
 		if err != nil || image != nil {
 			return image, err
 		}
@@ -219,17 +225,34 @@ func (l *Launcher) image(ctx context.Context, pod *manifest.Pod, name string, po
 	if err != nil {
 		return nil, err
 	}
-	image, err := status(ref)
+	image, err := l.imageStatus(ctx, ref)
 	if err == nil && image == nil {
 		err = errors.New("the image was removed right after it was pulled")
 	}
 	return image, err
 }
 
+// imageStatus is an image on the node; nil: the node does not have it.
+func (l *Launcher) imageStatus(ctx context.Context, ref string) (*cri.Image, error) {
+	response, err := l.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+	return response.GetImage(), connection.Plain(err)
+}
+
+// foundImage is the image of a container that was there before, with its user where the next attempt needs to know.
+func (l *Launcher) foundImage(ctx context.Context, pod *manifest.Pod, c *corev1.Container, id string) (
+	*cri.Image, error) {
+	if pod.NeedsImageUser(c) {
+		if image, err := l.imageStatus(ctx, id); err != nil || image != nil {
+			return image, err
+		}
+	}
+	return &cri.Image{Id: id}, nil
+}
+
 // placement is what the node adds to an attempt of a container.
 func (l *Launcher) placement(ctx context.Context, pod *Pod, c *corev1.Container, attempt int) (
 	*manifest.Placement, error) {
-	at := &manifest.Placement{Host: pod.Host, ImageID: pod.images.byContainer[c.Name], Attempt: attempt}
+	at := &manifest.Placement{Host: pod.Host, Image: pod.images.byContainer[c.Name], Attempt: attempt}
 	var err error
 	if at.Env, err = pod.Environment(c, pod.Host, pod.IPs); err != nil {
 		return nil, err
@@ -297,11 +320,7 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 			return err
 		}
 	}
-	var group *int64
-	if g, ok := pod.FSGroup(); ok {
-		group = &g
-	}
-	pod.volumes, err = dir.MakeVolumes(pod.Spec.Volumes, group, func(v *corev1.Volume) (*poddir.Content, error) {
+	pod.volumes, err = dir.MakeVolumes(pod.Spec.Volumes, pod.FSGroup(), func(v *corev1.Volume) (*poddir.Content, error) {
 		files, err := pod.VolumeFiles(v, pod.Host)
 		return &poddir.Content{Files: files, InMemory: manifest.InMemory(v.VolumeSource)}, err
 	})
@@ -404,6 +423,9 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 			return nil, fail("create", err)
 		}
 		started.ID = created.GetContainerId()
+		if err := l.giveClaims(ctx, pod, c); err != nil {
+			return nil, fail("create", err)
+		}
 	}
 	if err := l.begin(ctx, started); err != nil {
 		return nil, fail("start", err)

@@ -70,7 +70,8 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 	launcher := &launch.Launcher{
 		Runtime: p.Conn.Runtime, Images: p.Conn.Images, Store: p.Store, Host: host,
 		Watch: launch.NewWatch(watchCtx, p.Conn.Runtime), Pull: p.Pull,
-		CreateWithVolumes: p.Conn.CreateWithVolumes, Repeatable: p.Detach || p.Keep, Hold: !p.Detach,
+		CreateWithVolumes: p.Conn.CreateWithVolumes, VolumePath: p.Conn.VolumePath,
+		Repeatable: p.Detach || p.Keep, Hold: !p.Detach,
 		Restore: p.Restore,
 	}
 	switch {

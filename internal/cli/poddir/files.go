@@ -1,6 +1,7 @@
 package poddir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -68,42 +69,12 @@ func makeFiles(path string, content *Content, group *int64) error {
 	if group == nil {
 		return nil
 	}
-	return giveToGroup(path, int(*group))
-}
-
-// giveToGroup lets a group read a volume, as a kubelet does for the fsGroup of a pod and a volume that is read-only.
-func giveToGroup(path string, group int) error {
-	modes := map[string]fs.FileMode{}
-	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := entry.Info()
-		if err == nil {
-			modes[name] = info.Mode()
-		}
-		return err
-	})
+	volume, err := openVolume(path)
 	if err != nil {
 		return err
 	}
-	for name, mode := range modes {
-		if err := os.Lchown(name, -1, group); err != nil {
-			return err
-		}
-		switch {
-		case mode&fs.ModeSymlink != 0:
-			continue
-		case mode.IsDir():
-			err = os.Chmod(name, mode|fs.ModeSetgid|0o550)
-		default:
-			err = os.Chmod(name, mode|0o440)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	defer volume.Close()
+	return Group{ID: *group}.give(context.Background(), volume, readable)
 }
 
 // mountMemory mounts a tmpfs that the kernel does not write to swap space, where it knows how (Linux 6.3).

@@ -155,8 +155,8 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	}
 }
 
-// TestTheDirectoriesOfASubPathAreLikeTheirVolume: the user of a container that is not root can write to them, and so can
-// the volume's group. Seen to fail with a fixed mode, and with a mode that the umask may change.
+// TestTheDirectoriesOfASubPathAreLikeTheirVolume: the user of a container that is not root can write to them, and so
+// can the volume's group. Seen to fail with a fixed mode, and with a mode that the umask may change.
 func TestTheDirectoriesOfASubPathAreLikeTheirVolume(t *testing.T) {
 	s := newStore(t)
 	dir := create(t, s, "p")

@@ -38,7 +38,7 @@ func TestDebUnderSystemd(t *testing.T) {
 	first, second := deb(t, "1.0.0"), deb(t, "1.1.0")
 	n := connected(t, func() { must(t, "dpkg", "-i", first) }, func() {
 		must(t, "dpkg", "--purge", "berth")
-		for _, path := range []string{"/var/lib/berth", "/etc/berth/config.toml", "/usr/bin/berthd"} {
+		for _, path := range []string{"/var/lib/berth", "/var/lib/berth-cli", "/etc/berth/config.toml", "/usr/bin/berthd"} {
 			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s is left: %v", path, err)
 			}
