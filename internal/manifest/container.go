@@ -52,6 +52,7 @@ func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfi
 		input = append(input, InputTTY)
 	}
 	config.Annotations[AnnotationInput] = strings.Join(input, ",")
+	config.Annotations[AnnotationPosition] = strconv.Itoa(p.position(c))
 	if kind := p.Kind(c); kind != "" {
 		config.Annotations[AnnotationKind] = kind
 	}
@@ -66,6 +67,18 @@ func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfi
 		config.StopSignal = cri.Signal(cri.Signal_value[string(*c.Lifecycle.StopSignal)])
 	}
 	return config, nil
+}
+
+// position is the number of a container among all of the pod.
+func (p *Pod) position(c *corev1.Container) int {
+	at := 0
+	for other := range containers(&p.Spec) {
+		if other.Name == c.Name {
+			break
+		}
+		at++
+	}
+	return at
 }
 
 func expandAll(list []string, env *Variables) []string {

@@ -27,6 +27,9 @@ const (
 const (
 	// AnnotationKind says on a container what it is in its pod: init, sidecar or nothing for an ordinary one.
 	AnnotationKind = "berth.container/kind"
+	// AnnotationPosition says on a container which one of its pod's manifest it is: a number from 0, first those of
+	// initContainers, then those of containers.
+	AnnotationPosition = "berth.container/position"
 	// AnnotationDirectory says on a sandbox where the files of the pod are that its runtime does not know of.
 	AnnotationDirectory = "berth.pod/directory"
 

@@ -1,9 +1,11 @@
 package lookup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -31,7 +33,7 @@ func (o *OneOf) Notice() string {
 }
 
 // DefaultContainer finds a container as FindContainer does. Where name is a pod with several, it takes the one of the
-// pod's annotation, else the first that was made, as kubectl takes the first of the specification. in, where it is not
+// pod's annotation, else the first of the pod's manifest that is no init container, as kubectl does. in, where it is not
 // empty, is the name of the container in the pod that name stands for.
 func DefaultContainer(ctx context.Context, runtime cri.RuntimeServiceClient, name, in string) (*OneOf, error) {
 	all, err := Containers(ctx, runtime, nil)
@@ -60,8 +62,7 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 		_, err := matchContainer(all, name)
 		return nil, err
 	}
-	own := Latest(filter(all, func(c *Container) bool { return c.PodSandboxId == pod.Id }))
-	slices.SortStableFunc(own, func(a, b *Container) int { return int(a.CreatedAt - b.CreatedAt) })
+	own := inOrder(filter(all, func(c *Container) bool { return c.PodSandboxId == pod.Id }))
 	if in != "" {
 		var names []string
 		for _, c := range own {
@@ -80,6 +81,8 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 	one := &OneOf{Container: ordinary[0]}
 	for _, c := range ordinary {
 		one.Others = append(one.Others, c.GetMetadata().GetName())
+	}
+	for _, c := range own { // the annotation may name a sidecar
 		if c.GetMetadata().GetName() == pod.Annotations[AnnotationDefaultContainer] {
 			one.Container = c
 		}
@@ -90,13 +93,41 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 	return one, nil
 }
 
-// PodContainers are the newest containers of a pod, each name once, in the order in which they were made.
+// PodContainers are the newest containers of a pod, each name once, in the order of its manifest.
 func PodContainers(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cri.PodSandbox) ([]*Container, error) {
 	all, err := Containers(ctx, runtime, &cri.ContainerFilter{PodSandboxId: pod.Id})
 	if err != nil {
 		return nil, err
 	}
+	return inOrder(all), nil
+}
+
+// inOrder are the newest containers of a pod, each name once, in the order of the pod's manifest. Where nobody has noted
+// that, as in a pod of a kubelet, it is the order in which their oldest attempts were made that are still there: one that
+// was started again keeps its place for as long as the attempt before is kept.
+func inOrder(all []*Container) []*Container {
+	first := map[string]int64{}
+	for _, c := range all {
+		name := c.GetMetadata().GetName()
+		if made, seen := first[name]; !seen || c.CreatedAt < made {
+			first[name] = c.CreatedAt
+		}
+	}
 	own := Latest(all)
-	slices.SortStableFunc(own, func(a, b *Container) int { return int(a.CreatedAt - b.CreatedAt) })
-	return own, nil
+	noted := !slices.ContainsFunc(own, func(c *Container) bool { _, ok := position(c); return !ok })
+	slices.SortStableFunc(own, func(a, b *Container) int {
+		if noted {
+			at, _ := position(a)
+			other, _ := position(b)
+			return cmp.Compare(at, other)
+		}
+		return cmp.Compare(first[a.GetMetadata().GetName()], first[b.GetMetadata().GetName()])
+	})
+	return own
+}
+
+// position is the place of a container in the manifest of its pod; ok is false where it was not noted.
+func position(c *Container) (at int, ok bool) {
+	at, err := strconv.Atoi(c.Annotations[manifest.AnnotationPosition])
+	return at, err == nil
 }

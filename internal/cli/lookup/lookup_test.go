@@ -2,6 +2,7 @@ package lookup
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -73,7 +74,9 @@ func TestContainersAreFoundByNameAndID(t *testing.T) {
 	}
 }
 
-// TestTheContainerThatKubectlTakes: a pod stands for its annotated container, else for the first that was made.
+// TestTheContainerThatKubectlTakes: a pod stands for its annotated container, else for the first of its manifest. Where
+// that is not known it stands for the first that was made, and that is no other after the first has been started again.
+// Seen to fail with the order in which the newest attempts were made.
 func TestTheContainerThatKubectlTakes(t *testing.T) {
 	web := pod("p1", "default", "web", true, 1)
 	chosen := pod("p2", "default", "chosen", true, 2)
@@ -86,13 +89,29 @@ func TestTheContainerThatKubectlTakes(t *testing.T) {
 		c("a", web, "later", "", 3), c("b", web, "init", manifest.KindInit, 1), c("c", web, "earlier", "", 2),
 		c("d", chosen, "first", "", 4), c("e", chosen, "second", "", 5),
 	}
-	pods := []*cri.PodSandbox{web, chosen}
+	again := pod("p3", "default", "again", true, 3)
+	restarted := c("h", again, "app", "", 9)
+	restarted.Metadata.Attempt = 1
+	all = append(all, c("f", again, "app", "", 6), c("g", again, "log", "", 7), restarted)
+	noted := pod("p4", "default", "noted", true, 4)
+	for i, name := range []string{"init", "app", "log", "sidecar"} { // of app, only the newest attempt is still there
+		one := c(name, noted, name, map[string]string{"init": manifest.KindInit}[name], int64(20-i))
+		one.Annotations[manifest.AnnotationPosition] = strconv.Itoa(i)
+		all = append(all, one)
+	}
+	side := pod("p5", "default", "side", true, 5)
+	side.Annotations = map[string]string{AnnotationDefaultContainer: "proxy"}
+	all = append(all, c("x", side, "app", "", 2), c("y", side, "proxy", manifest.KindSidecar, 1))
+	pods := []*cri.PodSandbox{web, chosen, again, noted, side}
 	for _, test := range []struct {
 		name, in, want, notice string
 	}{
 		{"web", "", "c", `Defaulted container "earlier" out of: earlier, later`},
 		{"p1", "", "c", `Defaulted container "earlier" out of: earlier, later`},
 		{"chosen", "", "e", `Defaulted container "second" out of: first, second`},
+		{"again", "", "h", `Defaulted container "app" out of: app, log`},
+		{"noted", "", "app", `Defaulted container "app" out of: app, log, sidecar`},
+		{"side", "", "y", ""},
 		{"web", "init", "b", ""},
 		{"web", "none", "none", ""},
 		{"nope", "", "none", ""},
