@@ -431,16 +431,25 @@ spec:
 	if code != 4 || !strings.Contains(complaints, "init container i of pod default/first ended with exit code 4") {
 		t.Errorf("an init container that fails: exit code %d, %s", code, complaints)
 	}
-	code, _, complaints = played(t, n, nil, `apiVersion: v1
+	// The time of init containers, and of the startup probes of sidecars, counts.
+	for _, spec := range []string{
+		`containers: [{name: c, image: IMAGE, command: [sleep, "60"]}]`,
+		`initContainers: [{name: i, image: IMAGE, command: [sleep, "60"]}]
+  containers: [{name: c, image: IMAGE, command: ["true"]}]`,
+		`initContainers: [{name: s, image: IMAGE, command: [sleep, "60"], restartPolicy: Always,
+    startupProbe: {exec: {command: ["false"]}, failureThreshold: 60, periodSeconds: 1}}]
+  containers: [{name: c, image: IMAGE, command: ["true"]}]`,
+	} {
+		code, _, complaints = played(t, n, nil, `apiVersion: v1
 kind: Pod
 metadata: {name: late}
 spec:
   activeDeadlineSeconds: 1
   terminationGracePeriodSeconds: 0
-  containers: [{name: c, image: IMAGE, command: [sleep, "60"]}]
-`)
-	if code != 1 || !strings.Contains(complaints, "stopped after its activeDeadlineSeconds") {
-		t.Errorf("after its deadline: exit code %d, %s", code, complaints)
+  `+spec+"\n")
+		if code != 1 || !strings.Contains(complaints, "pod default/late: stopped after its activeDeadlineSeconds") {
+			t.Errorf("after its deadline: exit code %d, %s", code, complaints)
+		}
 	}
 }
 

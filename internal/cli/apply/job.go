@@ -157,6 +157,7 @@ func (k *jobKeeper) start(ctx context.Context, pod *manifest.Pod) (*supervisor.P
 			running, err = k.a.bring(ctx, pod, sandbox)
 		}
 		var failed *launch.InitError
+		var late *supervisor.DeadlineError
 		switch {
 		case err == nil:
 			k.a.noteRunning(running, sandbox, time.Since(begin))
@@ -164,7 +165,7 @@ func (k *jobKeeper) start(ctx context.Context, pod *manifest.Pod) (*supervisor.P
 			k.pods = append(k.pods, running)
 			k.mu.Unlock()
 			return running, nil
-		case errors.As(err, &failed):
+		case errors.As(err, &failed), errors.As(err, &late):
 			return nil, err
 		case !k.a.pause(ctx, pod, &delays, err):
 			return nil, ctx.Err()

@@ -225,7 +225,8 @@ func (j *run) makePods(ctx context.Context) (again <-chan time.Time) {
 	return nil
 }
 
-// runPod runs one pod of a Job to its end. A pod whose init container fails has failed.
+// runPod runs one pod of a Job to its end. A pod whose init container fails, or that is late before it has started, has
+// failed.
 func (j *run) runPod(ctx context.Context, number int, pod *manifest.Pod) end {
 	end := end{number: number}
 	if pod == nil {
@@ -235,10 +236,14 @@ func (j *run) runPod(ctx context.Context, number int, pod *manifest.Pod) end {
 	}
 	running, err := j.Start(ctx, pod)
 	var failed *launch.InitError
+	var late *supervisor.DeadlineError
 	switch {
 	case errors.As(err, &failed):
 		fmt.Fprintln(j.Notes, err)
 		end.code = failed.Status.GetExitCode()
+	case errors.As(err, &late):
+		fmt.Fprintln(j.Notes, err)
+		end.code = 1
 	case err != nil:
 		end.err = err
 	default:

@@ -84,7 +84,22 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 	for _, found := range p.Found {
 		p.restarts += found.Attempt
 	}
-	if err := p.start(ctx, lives); err != nil {
+	// A pod has its time from when it is made, and its init containers count.
+	within, until := ctx, time.Time{}
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		until = time.Now()
+		if !p.Created.IsZero() {
+			until = p.Created
+		}
+		until = until.Add(time.Duration(*seconds) * time.Second)
+		limited, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		within = limited
+	}
+	if err := p.start(within, lives); err != nil {
+		if ctx.Err() == nil && within.Err() != nil {
+			err = &DeadlineError{Pod: p.FullName()}
+		}
 		return nil, p.abandon(ctx, err)
 	}
 	if s.Once {
@@ -105,24 +120,32 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 			}
 		}
 	})
-	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
-		after := time.Duration(*seconds) * time.Second
-		if !p.Created.IsZero() {
-			after -= time.Since(p.Created)
-		}
-		p.loops.Go(func() { p.deadline(lives, after) })
+	if !until.IsZero() {
+		p.loops.Go(func() { p.deadline(lives, time.Until(until)) })
 	}
 	return p, nil
 }
 
-// abandon ends a pod that cannot be started, and returns why.
+// DeadlineError is a pod whose activeDeadlineSeconds were over before all of its containers were started.
+type DeadlineError struct{ Pod string }
+
+func (e *DeadlineError) Error() string { return "pod " + e.Pod + ": " + overdue }
+
+// overdue is what is said of a pod that its deadline has ended.
+const overdue = "stopped after its activeDeadlineSeconds"
+
+// abandon ends a pod that cannot be started, and returns why. One that is late has its grace period.
 func (p *Pod) abandon(ctx context.Context, reason error) error {
 	var failed *launch.InitError
+	var late *DeadlineError
+	isLate := errors.As(reason, &late)
 	switch {
 	case p.s.Lasting && ctx.Err() != nil:
 		p.Leave()
-	case p.s.Lasting && errors.As(reason, &failed):
+	case p.s.Lasting && (isLate || errors.As(reason, &failed)):
 		reason = errors.Join(reason, p.Halt(context.WithoutCancel(ctx)))
+	case isLate:
+		reason = p.s.Launcher.Discard(ctx, p.Pod, errors.Join(reason, p.Halt(context.WithoutCancel(ctx))))
 	default:
 		p.end()
 		reason = p.s.Launcher.Discard(ctx, p.Pod, reason)
@@ -329,7 +352,7 @@ func (p *Pod) deadline(ctx context.Context, after time.Duration) {
 	if !sleep(ctx, after) {
 		return
 	}
-	p.note("stopped after its activeDeadlineSeconds")
+	p.note(overdue)
 	p.mu.Lock()
 	p.ends = append(p.ends, containerEnd{time.Now().UnixNano(), 1})
 	p.mu.Unlock()
