@@ -204,6 +204,18 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "securityContext: {fsGroupChangePolicy: Never}\n"),
 			`fsGroupChangePolicy: "Never" is neither Always nor OnRootMismatch`},
 		{withSpec(one + "securityContext: {supplementalGroupsPolicy: strict}\n"), `supplementalGroupsPolicy: "strict" is`},
+		{withSpec(one + "  env: [{name: A, valueFrom: {}}]\n"), "spec.containers[0].env[0].valueFrom: has 0 sources"},
+		{withSpec(one + "  env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name},\n" +
+			"    secretKeyRef: {name: s, key: k, optional: true}}}]\n"), "spec.containers[0].env[0].valueFrom: has 2 sources"},
+		{withSpec(one + "volumes: [{name: v, projected: {sources: [{}]}}]\n"), "projected.sources[0]: has 0 sources"},
+		{withSpec(one + "volumes: [{name: v, projected: {sources: [{configMap: {name: a, optional: true},\n" +
+			"  secret: {name: b, optional: true}}]}}]\n"), "projected.sources[0]: has 2 sources"},
+		{withSpec(one + "  ports: [{name: a, containerPort: 80}, {name: a, containerPort: 81}]\n"),
+			`spec.containers[0].ports[1].name: "a" appears twice`},
+		{withSpec(one + "  ports: [{name: A_b, containerPort: 80}]\n"), `spec.containers[0].ports[0].name: "A_b"`},
+		{withSpec(one+"  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n") +
+			"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\nbinaryData: {k: AAAA}\n",
+			`spec.containers[0].env[0].valueFrom.configMapKeyRef.key: ConfigMap m has key "k" in binaryData`},
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
 		{strings.Repeat("# x\n", 5<<20), "larger than"},
 	} {

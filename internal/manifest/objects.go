@@ -120,6 +120,8 @@ type reference struct {
 	keys     []string // that the object must have
 	keyField func(int) string
 	optional *bool
+	// variable: the value of the key is one of a variable, which binaryData cannot be.
+	variable bool
 }
 
 // PullSecrets are the credentials of the pod's imagePullSecrets, each as a config.json of docker's kind.
@@ -159,6 +161,9 @@ func (p *Pod) resolve(options Options) error {
 			for i, key := range ref.keys {
 				if _, ok := found.data[key]; !ok {
 					field, problem = ref.keyField(i), fmt.Sprintf("%s %s has no key %q", ref.kind, ref.name, key)
+				} else if ref.variable && found.binary[key] {
+					field = ref.keyField(i)
+					problem = fmt.Sprintf("%s %s has key %q in binaryData, which no variable can have", ref.kind, ref.name, key)
 				}
 			}
 		}
@@ -244,7 +249,7 @@ func (p *Pod) environmentReferences() []reference {
 
 func keyReference(field, kind, name, key string, optional *bool) reference {
 	return reference{field: field + ".name", kind: kind, name: name, keys: []string{key}, optional: optional,
-		keyField: func(int) string { return field + ".key" }}
+		variable: true, keyField: func(int) string { return field + ".key" }}
 }
 
 // variables are what envFrom makes of an object, in the order of their names. What cannot be a variable is left out, as

@@ -161,14 +161,8 @@ func (c *checks) volumes(spec *corev1.PodSpec) map[string]bool {
 
 // volumeSource checks the source of a volume, of which there is one.
 func (c *checks) volumeSource(field string, volume *corev1.Volume) {
-	sources := 0
-	for _, set := range []bool{volume.HostPath != nil, volume.EmptyDir != nil, volume.ConfigMap != nil,
-		volume.Secret != nil, volume.DownwardAPI != nil, volume.Projected != nil,
-		volume.Image != nil, volume.PersistentVolumeClaim != nil} {
-		if set {
-			sources++
-		}
-	}
+	sources := howMany(volume.HostPath != nil, volume.EmptyDir != nil, volume.ConfigMap != nil, volume.Secret != nil,
+		volume.DownwardAPI != nil, volume.Projected != nil, volume.Image != nil, volume.PersistentVolumeClaim != nil)
 	switch {
 	case sources > 1:
 		c.add(field, "has more than one source")
@@ -253,6 +247,10 @@ func (c *checks) projected(field string, source *corev1.ProjectedVolumeSource) {
 	c.fileMode(field+".defaultMode", source.DefaultMode)
 	for i, s := range source.Sources {
 		field := fmt.Sprintf("%s.sources[%d]", field, i)
+		if n := howMany(s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ClusterTrustBundle != nil,
+			s.PodCertificate != nil); n != 1 {
+			c.add(field, "has %d sources: it has one of configMap, secret and downwardAPI", n)
+		}
 		if s.ConfigMap != nil {
 			c.items(field+".configMap", s.ConfigMap.Items)
 		}
@@ -355,6 +353,12 @@ func (c *checks) env(field string, env corev1.EnvVar) {
 	if env.Value != "" {
 		c.add(field, "has both value and valueFrom")
 	}
+	from := env.ValueFrom
+	if n := howMany(from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil,
+		from.SecretKeyRef != nil, from.FileKeyRef != nil); n != 1 {
+		c.add(field+".valueFrom",
+			"has %d sources: it has one of fieldRef, resourceFieldRef, configMapKeyRef and secretKeyRef", n)
+	}
 	if ref := env.ValueFrom.FieldRef; ref != nil && !knownField(ref.FieldPath) {
 		c.add(field+".valueFrom.fieldRef.fieldPath", "%q is not supported", ref.FieldPath)
 	}
@@ -363,9 +367,27 @@ func (c *checks) env(field string, env corev1.EnvVar) {
 	}
 }
 
+// howMany is how many of some things are there.
+func howMany(there ...bool) (n int) {
+	for _, is := range there {
+		if is {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *checks) ports(field string, ctr *corev1.Container, spec *corev1.PodSpec, hostPorts map[string]string) {
+	names := map[string]bool{}
 	for i, port := range ctr.Ports {
 		field := fmt.Sprintf("%s.ports[%d]", field, i)
+		if port.Name != "" {
+			c.syntax(field+".name", port.Name, validation.IsValidPortName(port.Name))
+			if names[port.Name] {
+				c.add(field+".name", "%q appears twice", port.Name)
+			}
+			names[port.Name] = true
+		}
 		if port.ContainerPort < 1 || port.ContainerPort > 65535 {
 			c.add(field+".containerPort", "%d is not in 1-65535", port.ContainerPort)
 		}
