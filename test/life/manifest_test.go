@@ -431,6 +431,22 @@ spec:
 	if code != 4 || !strings.Contains(complaints, "init container i of pod default/first ended with exit code 4") {
 		t.Errorf("an init container that fails: exit code %d, %s", code, complaints)
 	}
+	// The deadline stops the pod and the end of the command does: the hook runs once. Seen to fail with two runs.
+	code, out, complaints = played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {name: hooked}
+spec:
+  activeDeadlineSeconds: 1
+  terminationGracePeriodSeconds: 30
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, "trap 'exit 3' TERM; while :; do sleep 0.1; done"]
+    lifecycle: {preStop: {exec: {command: [sh, -c, "echo hook >/proc/1/fd/1; sleep 2"]}}}
+`)
+	if code != 1 || strings.Count(out, "hook") != 1 {
+		t.Errorf("a hook after a deadline: exit code %d, %q, %s", code, out, complaints)
+	}
 	// The time of init containers, and of the startup probes of sidecars, counts.
 	for _, spec := range []string{
 		`containers: [{name: c, image: IMAGE, command: [sleep, "60"]}]`,

@@ -182,21 +182,32 @@ func (r *restarter) postStart(ctx context.Context, running *launch.Container) {
 }
 
 // preStop runs the hook of a container that is about to be stopped, within its grace period, and returns what is left
-// of that.
+// of that. Where somebody else stops the container too, as after a deadline or a probe that fails while the command
+// ends, it waits for the end of the hook.
 func (r *restarter) preStop(ctx context.Context, id string, grace time.Duration) time.Duration {
 	l := r.container.Lifecycle
 	if l == nil || l.PreStop == nil || grace <= 0 {
 		return grace
 	}
 	begin := time.Now()
+	hook := r.pod.preStop(id)
+	hook.mu.Lock()
+	defer hook.mu.Unlock()
+	if !hook.done {
+		r.runPreStop(ctx, id, grace, l.PreStop)
+		hook.done = ctx.Err() == nil // one that was cut off is run again
+	}
+	return max(grace-time.Since(begin), minGrace)
+}
+
+func (r *restarter) runPreStop(ctx context.Context, id string, grace time.Duration, hook *corev1.LifecycleHandler) {
 	limited, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	err := r.target(id).Hook(limited, l.PreStop)
+	err := r.target(id).Hook(limited, hook)
 	switch {
 	case errors.Is(limited.Err(), context.DeadlineExceeded):
 		r.pod.note("container %s: its preStop hook did not end within %v", r.container.Name, grace)
 	case err != nil && ctx.Err() == nil:
 		r.pod.note("container %s: its preStop hook fails: %v", r.container.Name, err)
 	}
-	return max(grace-time.Since(begin), minGrace)
 }

@@ -45,6 +45,14 @@ type Pod struct {
 	restarts int
 	ready    map[string]bool
 	changed  chan struct{} // closed and replaced when ready changes
+	// preStops are the preStop hooks by the ID of their container.
+	preStops map[string]*preStop
+}
+
+// preStop is the hook of one container, which runs once, whoever stops the container.
+type preStop struct {
+	mu   sync.Mutex // held while the hook runs; guards done
+	done bool
 }
 
 type containerEnd struct {
@@ -395,6 +403,19 @@ func (p *Pod) Stop(ctx context.Context, store *poddir.Store) error {
 func (p *Pod) sandbox() *cri.PodSandbox {
 	return &cri.PodSandbox{Id: p.SandboxID,
 		Metadata: &cri.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID)}}
+}
+
+// preStop is the preStop hook of a container.
+func (p *Pod) preStop(id string) *preStop {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.preStops == nil {
+		p.preStops = map[string]*preStop{}
+	}
+	if p.preStops[id] == nil {
+		p.preStops[id] = &preStop{}
+	}
+	return p.preStops[id]
 }
 
 func (p *Pod) grace() time.Duration {
