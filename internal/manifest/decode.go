@@ -3,6 +3,7 @@ package manifest
 import (
 	crand "crypto/rand"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -175,6 +176,10 @@ func setDefaults(pod *corev1.Pod) error {
 		if c.ImagePullPolicy == "" {
 			c.ImagePullPolicy = defaultPullPolicy(c.Image)
 		}
+		for i := range c.VolumeMounts { // a kubelet takes such paths to begin at the root directory
+			c.VolumeMounts[i].MountPath = fromRoot(c.VolumeMounts[i].MountPath)
+		}
+		c.TerminationMessagePath = fromRoot(c.TerminationMessagePath)
 		for name, limit := range c.Resources.Limits {
 			if _, ok := c.Resources.Requests[name]; !ok {
 				if c.Resources.Requests == nil {
@@ -185,6 +190,14 @@ func setDefaults(pod *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// fromRoot is a path in a container with the root directory before it. An empty one stays.
+func fromRoot(name string) string {
+	if name == "" || path.IsAbs(name) {
+		return name
+	}
+	return "/" + name
 }
 
 // defaultPullPolicy is Always for the tag latest, said or not, else IfNotPresent.

@@ -288,6 +288,18 @@ func TestASubPathExprHasNoUnknownVariables(t *testing.T) {
 	}
 }
 
+// TestPathsWithoutARootBeginThere: the CRI takes absolute paths only, and a kubelet makes them so.
+func TestPathsWithoutARootBeginThere(t *testing.T) {
+	c := decode(t, one+"  terminationMessagePath: tmp/why\n  volumeMounts: [{name: v, mountPath: data}]\n"+
+		"volumes: [{name: v, emptyDir: {}}]\n").Spec.Containers[0]
+	if c.TerminationMessagePath != "/tmp/why" || c.VolumeMounts[0].MountPath != "/data" {
+		t.Errorf("%q and %q", c.TerminationMessagePath, c.VolumeMounts[0].MountPath)
+	}
+	if got := MessagePath(&decode(t, one).Spec.Containers[0]); got != "/dev/termination-log" {
+		t.Errorf("without a path: %q", got)
+	}
+}
+
 func TestLimitsOfAContainerWithoutOneAreTheNodes(t *testing.T) {
 	p := decode(t, one+"  env: [{name: M, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Gi}}}]\n")
 	if got := string(translate(t, p).Envs[0].Value); got != "8" {

@@ -395,7 +395,7 @@ func (l *Launcher) hosts(pod *Pod) (*cri.Mount, error) {
 
 func mountsHosts(c *corev1.Container) bool {
 	for _, mount := range c.VolumeMounts {
-		if mount.MountPath == "/etc/hosts" {
+		if filepath.Clean(mount.MountPath) == "/etc/hosts" {
 			return true
 		}
 	}
