@@ -215,17 +215,17 @@ func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount,
 	for i, mount := range mounts {
 		volume, ok := volumes[mount.Name]
 		if !ok {
-			return nil, fmt.Errorf("container %s: there is no volume %q", container, mount.Name)
+			return nil, fmt.Errorf("there is no volume %q", mount.Name)
 		}
 		source := volume.Path
 		sub, err := subPath(&mount, expand)
 		if err != nil {
-			return nil, fmt.Errorf("container %s: volume %s: %w", container, mount.Name, err)
+			return nil, fmt.Errorf("volume %s: %w", mount.Name, err)
 		}
 		if sub != "" && volume.Image == "" {
 			target := filepath.Join(d.subPaths(container, attempt), strconv.Itoa(i))
 			if source, err = d.pinSubPath(target, source, sub); err != nil {
-				return nil, fmt.Errorf("container %s: volume %s: subPath %s: %w", container, mount.Name, sub, err)
+				return nil, fmt.Errorf("volume %s: subPath %s: %w", mount.Name, sub, err)
 			}
 		}
 		m := &cri.Mount{ContainerPath: mount.MountPath, HostPath: source,

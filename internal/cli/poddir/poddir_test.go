@@ -221,7 +221,7 @@ func TestVariablesCannotLeadASubPathOutOfItsVolume(t *testing.T) {
 			_, err := dir.Mounts("c", len(value), []corev1.VolumeMount{{Name: volume, MountPath: "/a", SubPathExpr: "$(X)"}},
 				volumes, expand)
 			if want != "" {
-				want = "container c: volume " + volume + ": subPathExpr $(X): " + want
+				want = "volume " + volume + ": subPathExpr $(X): " + want
 			}
 			if err == nil && want != "" || err != nil && err.Error() != want {
 				t.Errorf("%s: %s: %v", volume, value, err)

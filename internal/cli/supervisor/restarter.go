@@ -205,9 +205,10 @@ func (r *restarter) runPreStop(ctx context.Context, id string, grace time.Durati
 	defer cancel()
 	err := r.target(id).Hook(limited, hook)
 	switch {
+	case ctx.Err() != nil:
 	case errors.Is(limited.Err(), context.DeadlineExceeded):
 		r.pod.note("container %s: its preStop hook did not end within %v", r.container.Name, grace)
-	case err != nil && ctx.Err() == nil:
+	case err != nil:
 		r.pod.note("container %s: its preStop hook fails: %v", r.container.Name, err)
 	}
 }
