@@ -146,7 +146,8 @@ var upgrade = []string{
 
 // TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
 // /run/systemd/system, without an upgrade's calls, without the purge of either directory, without the look at
-// /proc/mounts for either, and with the module of SELinux loaded after the services are restarted, or left at a removal.
+// /proc/mounts for either, and with the module of SELinux loaded after the services are restarted, or left at a
+// removal.
 func TestPackagesInARoot(t *testing.T) {
 	s, paths := newSystem(t), releases(t)
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })

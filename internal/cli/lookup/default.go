@@ -33,8 +33,8 @@ func (o *OneOf) Notice() string {
 }
 
 // DefaultContainer finds a container as FindContainer does. Where name is a pod with several, it takes the one of the
-// pod's annotation, else the first of the pod's manifest that is no init container, as kubectl does. in, where it is not
-// empty, is the name of the container in the pod that name stands for.
+// pod's annotation, else the first of the pod's manifest that is no init container, as kubectl does. in, where it is
+// not empty, is the name of the container in the pod that name stands for.
 func DefaultContainer(ctx context.Context, runtime cri.RuntimeServiceClient, name, in string) (*OneOf, error) {
 	all, err := Containers(ctx, runtime, nil)
 	if err != nil {
@@ -102,9 +102,9 @@ func PodContainers(ctx context.Context, runtime cri.RuntimeServiceClient, pod *c
 	return inOrder(all), nil
 }
 
-// inOrder are the newest containers of a pod, each name once, in the order of the pod's manifest. Where nobody has noted
-// that, as in a pod of a kubelet, it is the order in which their oldest attempts were made that are still there: one that
-// was started again keeps its place for as long as the attempt before is kept.
+// inOrder are the newest containers of a pod, each name once, in the order of the pod's manifest. Where nobody has
+// noted that, as in a pod of a kubelet, it is the order in which their oldest attempts were made that are still there:
+// one that was started again keeps its place for as long as the attempt before is kept.
 func inOrder(all []*Container) []*Container {
 	first := map[string]int64{}
 	for _, c := range all {

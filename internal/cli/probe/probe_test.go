@@ -129,7 +129,8 @@ func TestHeadersOfAManifestReplaceThoseOfAProbe(t *testing.T) {
 			http.Header{"User-Agent": {hookAgent}, "X-A": {"1", "2"}}},
 		{[]corev1.HTTPHeader{{Name: "User-Agent"}}, false, http.Header{"Accept": {"*/*"}}},
 	} {
-		action := &corev1.HTTPGetAction{Port: intstr.FromInt32(port(t, server.Listener.Addr().String())), HTTPHeaders: c.headers}
+		action := &corev1.HTTPGetAction{HTTPHeaders: c.headers,
+			Port: intstr.FromInt32(port(t, server.Listener.Addr().String()))}
 		var err error
 		if c.hook {
 			err = target.Hook(t.Context(), &corev1.LifecycleHandler{HTTPGet: action})
