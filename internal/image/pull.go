@@ -226,12 +226,14 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	r := &imageRecord{
 		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
-		Blobs: src.Layers,
-		Size:  uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
+		Size: uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
 	}
 	for i, l := range layers {
 		r.Layers = append(r.Layers, l.Key)
 		r.DiffIDs = append(r.DiffIDs, src.DiffIDs[i].String())
+		// Annotations, URLs and data of a descriptor may have megabytes, and the record is in memory.
+		d := src.Layers[i]
+		r.Blobs = append(r.Blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
 		r.Size += uint64(src.Layers[i].Size)
 	}
 	for _, l := range origins {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -294,6 +295,33 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	}
 	if n := len(f.layerDirs()); n != 3 {
 		t.Errorf("%d layer directories, want 3", n)
+	}
+}
+
+// TestARecordHasNothingOfALayersDescriptorButItsPlace: annotations and data may have megabytes.
+// Seen to fail with descriptors kept whole.
+func TestARecordHasNothingOfALayersDescriptorButItsPlace(t *testing.T) {
+	f := newFixture(t)
+	sound := f.push("sound:1", files("a", "a"))
+	raw, err := sound.RawManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(raw, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	layer := &manifest.Layers[0]
+	want := *layer
+	layer.Annotations, layer.Data = map[string]string{"a": strings.Repeat("x", 1<<20)}, make([]byte, 1<<20)
+	layer.URLs = []string{"https://elsewhere.test/" + strings.Repeat("x", 1<<20)}
+	if raw, err = json.Marshal(manifest); err != nil {
+		t.Fatal(err)
+	}
+	f.reg.PutRaw("sound", "2", ocispec.MediaTypeImageManifest, raw)
+	r := f.index.image(f.pull("sound:2"))
+	if len(r.Blobs) != 1 || !reflect.DeepEqual(r.Blobs[0], want) {
+		t.Errorf("%.300v", r.Blobs)
 	}
 }
 

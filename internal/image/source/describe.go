@@ -62,6 +62,9 @@ func NewDescriber(platform string, limits *Limits) (*Describer, error) {
 	return &Describer{Limits: limits, Platform: platform, match: platforms.Only(p)}, nil
 }
 
+// maxCheckpoint is how long the name of a container may be that an image is a checkpoint of: it is kept in memory.
+const maxCheckpoint = 4 << 10
+
 // maxUntold is how many entries without a platform are looked into for one image: each takes two requests.
 const maxUntold = 32
 
@@ -117,6 +120,10 @@ func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descript
 		return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
 	}
 	for _, key := range checkpointAnnotations {
+		if n := len(doc.Annotations[key]); n > maxCheckpoint {
+			return fmt.Errorf("manifest %s: the annotation %s has %d bytes, more than %d: %w", desc.Digest, key, n,
+				maxCheckpoint, errdefs.ErrInvalidArgument)
+		}
 		src.Checkpoint = cmp.Or(src.Checkpoint, doc.Annotations[key])
 	}
 	mediaType := doc.MediaType

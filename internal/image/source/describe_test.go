@@ -140,3 +140,34 @@ func TestAConfigurationIsNoManifest(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsKeptOfAConfigurationIsBounded: the record of each image is in memory. Seen to fail with what processes get
+// bounded alone: labels of four megabytes were kept of every image.
+func TestWhatIsKeptOfAConfigurationIsBounded(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, c := range map[string]ocispec.ImageConfig{
+		"a label":     {Labels: map[string]string{"a": long}},
+		"a long name": {Labels: map[string]string{long: ""}},
+		"a port":      {ExposedPorts: map[string]struct{}{long: {}}},
+		"a volume":    {Volumes: map[string]struct{}{long: {}}},
+		"a variable":  {Env: []string{"X=" + long}},
+	} {
+		limits := DefaultLimits
+		if err := limits.config(&c); !errors.Is(err, errdefs.ErrResourceExhausted) ||
+			!strings.Contains(err.Error(), KeyConfigText) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	d := documents{}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Layers: []ocispec.Descriptor{},
+		Annotations: map[string]string{checkpointAnnotations[0]: long}, Config: d.add(ocispec.MediaTypeImageConfig, 1)}
+	limits := DefaultLimits
+	describer, err := NewDescriber("linux/s390x", &limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = describer.Describe(t.Context(), &Image{}, d.add(m.MediaType, m), d.read)
+	if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "the annotation") {
+		t.Errorf("a long annotation: error %v", err)
+	}
+}

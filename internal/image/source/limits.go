@@ -26,8 +26,8 @@ type Limits struct {
 	Document, DocumentEntries uint64
 	// Volumes are those that a configuration declares: each container gets a directory, a copy and a mount for each.
 	Volumes uint64
-	// ConfigText is the length of all that a configuration gives to processes: the environment and the command.
-	// It is copied for each container and each exec.
+	// ConfigText is the length of all that is kept in memory of a configuration: what it gives to processes, which is
+	// copied for each container and each exec, and labels, ports and volumes.
 	ConfigText uint64
 }
 
@@ -135,8 +135,17 @@ func (l *Limits) config(c *ocispec.ImageConfig) error {
 	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd) {
 		n += uint64(len(text)) + 16 // and where it is in memory
 	}
+	for key, value := range c.Labels {
+		n += uint64(len(key)+len(value)) + 32
+	}
+	for _, set := range []map[string]struct{}{c.ExposedPorts, c.Volumes} {
+		for key := range set {
+			n += uint64(len(key)) + 16
+		}
+	}
 	if n > l.ConfigText {
-		return Beyond("environment, command and user of the configuration have", KeyConfigText, l.ConfigText, "bytes")
+		return Beyond("environment, command, user, labels, ports and volumes of the configuration have", KeyConfigText,
+			l.ConfigText, "bytes")
 	}
 	return nil
 }
