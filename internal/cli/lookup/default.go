@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cli/connection"
 	"berth/internal/manifest"
 )
 
@@ -49,10 +51,24 @@ func DefaultContainer(ctx context.Context, runtime cri.RuntimeServiceClient, nam
 	if err != nil {
 		return nil, err
 	}
-	return inPod(pods, all, name, in)
+	var failed error
+	one, err := inPod(pods, all, name, in, func(c *Container) (ended int64, well bool) {
+		response, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id})
+		if err != nil && connection.Code(err) != codes.NotFound {
+			failed = connection.Plain(err)
+		}
+		status := response.GetStatus()
+		return status.GetFinishedAt(), status.GetState() == cri.ContainerState_CONTAINER_EXITED && status.GetExitCode() == 0
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	return one, err
 }
 
-func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, error) {
+// inPod finds a container of a pod. end says when a container has ended, and whether it has done so with exit code 0.
+func inPod(pods []*cri.PodSandbox, all []*Container, name, in string,
+	end func(*Container) (ended int64, well bool)) (*OneOf, error) {
 	pod, err := matchPod(pods, name)
 	if err != nil {
 		if in != "" {
@@ -62,7 +78,8 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 		_, err := matchContainer(all, name)
 		return nil, err
 	}
-	own := inOrder(filter(all, func(c *Container) bool { return c.PodSandboxId == pod.Id }))
+	attempts := filter(all, func(c *Container) bool { return c.PodSandboxId == pod.Id })
+	own := inOrder(attempts)
 	if in != "" {
 		var names []string
 		for _, c := range own {
@@ -79,6 +96,9 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 		return nil, &NotFoundError{Kind: "container in pod", Name: name, Try: "`berth ps -a` lists what there is."}
 	}
 	one := &OneOf{Container: ordinary[0]}
+	if !noted(own) && len(ordinary) > 1 {
+		one.Container = firstOrdinary(ordinary, attempts, end)
+	}
 	for _, c := range ordinary {
 		one.Others = append(one.Others, c.GetMetadata().GetName())
 	}
@@ -106,17 +126,10 @@ func PodContainers(ctx context.Context, runtime cri.RuntimeServiceClient, pod *c
 // noted that, as in a pod of a kubelet, it is the order in which their oldest attempts were made that are still there:
 // one that was started again keeps its place for as long as the attempt before is kept.
 func inOrder(all []*Container) []*Container {
-	first := map[string]int64{}
-	for _, c := range all {
-		name := c.GetMetadata().GetName()
-		if made, seen := first[name]; !seen || c.CreatedAt < made {
-			first[name] = c.CreatedAt
-		}
-	}
-	own := Latest(all)
-	noted := !slices.ContainsFunc(own, func(c *Container) bool { _, ok := position(c); return !ok })
+	first, own := oldest(all), Latest(all)
+	known := noted(own)
 	slices.SortStableFunc(own, func(a, b *Container) int {
-		if noted {
+		if known {
 			at, _ := position(a)
 			other, _ := position(b)
 			return cmp.Compare(at, other)
@@ -124,6 +137,40 @@ func inOrder(all []*Container) []*Container {
 		return cmp.Compare(first[a.GetMetadata().GetName()], first[b.GetMetadata().GetName()])
 	})
 	return own
+}
+
+// oldest is when the oldest attempt of each container of a pod was made, by name.
+func oldest(all []*Container) map[string]int64 {
+	first := map[string]int64{}
+	for _, c := range all {
+		name := c.GetMetadata().GetName()
+		if made, seen := first[name]; !seen || c.CreatedAt < made {
+			first[name] = c.CreatedAt
+		}
+	}
+	return first
+}
+
+// firstOrdinary is the first container of a pod of which nobody has noted what is an init container, as of a kubelet's:
+// one that had ended well before another was made for the first time is taken for that.
+func firstOrdinary(own, attempts []*Container, end func(*Container) (int64, bool)) *Container {
+	first := oldest(attempts)
+	for _, c := range own {
+		ended, well := int64(0), false
+		if c.State == cri.ContainerState_CONTAINER_EXITED {
+			ended, well = end(c)
+		}
+		later := func(other *Container) bool { return first[other.GetMetadata().GetName()] > ended }
+		if !well || !slices.ContainsFunc(own, later) {
+			return c
+		}
+	}
+	return own[0]
+}
+
+// noted says whether the places of all of these containers were noted.
+func noted(own []*Container) bool {
+	return !slices.ContainsFunc(own, func(c *Container) bool { _, ok := position(c); return !ok })
 }
 
 // position is the place of a container in the manifest of its pod; ok is false where it was not noted.

@@ -102,7 +102,25 @@ func TestTheContainerThatKubectlTakes(t *testing.T) {
 	side := pod("p5", "default", "side", true, 5)
 	side.Annotations = map[string]string{AnnotationDefaultContainer: "proxy"}
 	all = append(all, c("x", side, "app", "", 2), c("y", side, "proxy", manifest.KindSidecar, 1))
-	pods := []*cri.PodSandbox{web, chosen, again, noted, side}
+	// A kubelet notes nothing. Of the pod done, no container was made after another had ended, and of crash, the first
+	// has failed.
+	ends := map[string]int64{"k1": 3, "k2": 5, "d1": 9, "d2": 9}
+	var kubelets []*cri.PodSandbox
+	for name, made := range map[string]map[string]int64{
+		"kubelet": {"k1": 1, "k2": 4, "k3": 6, "k4": 7}, "done": {"d1": 1, "d2": 2}, "crash": {"c1": 1, "c2": 3}} {
+		p := pod("p-"+name, "default", name, true, 6)
+		kubelets = append(kubelets, p)
+		for id, at := range made {
+			one := c(id, p, id, "", at)
+			one.State = cri.ContainerState_CONTAINER_RUNNING
+			if ends[id] > 0 || id == "c1" {
+				one.State = cri.ContainerState_CONTAINER_EXITED
+			}
+			all = append(all, one)
+		}
+	}
+	end := func(c *Container) (int64, bool) { return ends[c.Id], ends[c.Id] > 0 }
+	pods := append([]*cri.PodSandbox{web, chosen, again, noted, side}, kubelets...)
 	for _, test := range []struct {
 		name, in, want, notice string
 	}{
@@ -112,12 +130,15 @@ func TestTheContainerThatKubectlTakes(t *testing.T) {
 		{"again", "", "h", `Defaulted container "app" out of: app, log`},
 		{"noted", "", "app", `Defaulted container "app" out of: app, log, sidecar`},
 		{"side", "", "y", ""},
+		{"kubelet", "", "k3", `Defaulted container "k3" out of: k1, k2, k3, k4`},
+		{"done", "", "d1", `Defaulted container "d1" out of: d1, d2`},
+		{"crash", "", "c1", `Defaulted container "c1" out of: c1, c2`},
 		{"web", "init", "b", ""},
 		{"web", "none", "none", ""},
 		{"nope", "", "none", ""},
 		{"nope", "init", "none", ""},
 	} {
-		found, err := inPod(pods, all, test.name, test.in)
+		found, err := inPod(pods, all, test.name, test.in, end)
 		check(t, test.name, test.want, func() string { return found.Id }, err)
 		if err == nil && found.Notice() != test.notice {
 			t.Errorf("%s: notice %q", test.name, found.Notice())
