@@ -216,6 +216,10 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one+"  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n") +
 			"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\nbinaryData: {k: AAAA}\n",
 			`spec.containers[0].env[0].valueFrom.configMapKeyRef.key: ConfigMap m has key "k" in binaryData`},
+		{withSpec(one + "securityContext: {sysctls: [{name: a.b, value: one}, {name: a/b, value: two}]}\n"),
+			`spec.securityContext.sysctls[1].name: "a/b" is missing or appears twice`},
+		{withSpec(one + "  livenessProbe: {tcpSocket: {port: 80}, terminationGracePeriodSeconds: 0}\n"),
+			"livenessProbe.terminationGracePeriodSeconds: 0 is not positive"},
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
 		{strings.Repeat("# x\n", 5<<20), "larger than"},
 	} {

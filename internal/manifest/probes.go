@@ -50,8 +50,8 @@ func (c *checks) probe(field string, ctr *corev1.Container, p *corev1.Probe, rea
 	if !ready && p.SuccessThreshold > 1 {
 		c.add(field+".successThreshold", "%d is not 1", p.SuccessThreshold)
 	}
-	if g := p.TerminationGracePeriodSeconds; g != nil && (ready || *g < 0) {
-		c.add(field+".terminationGracePeriodSeconds", "%d is negative, or the probe does not end the container", *g)
+	if g := p.TerminationGracePeriodSeconds; g != nil && (ready || *g < 1) {
+		c.add(field+".terminationGracePeriodSeconds", "%d is not positive, or the probe does not end the container", *g)
 	}
 	actions := 0
 	if p.Exec != nil {

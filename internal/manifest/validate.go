@@ -89,7 +89,7 @@ func validate(pod *corev1.Pod) error {
 	if s := spec.ActiveDeadlineSeconds; s != nil && *s < 1 {
 		c.add("spec.activeDeadlineSeconds", "%d is not positive", *s)
 	}
-	c.podIDs("spec.securityContext", podSecurity(spec))
+	c.podSecurity("spec.securityContext", podSecurity(spec))
 	c.profiles("spec.securityContext", podSecurity(spec).SeccompProfile, podSecurity(spec).AppArmorProfile)
 	return errors.Join(c.errs...)
 }
@@ -542,13 +542,21 @@ func (c *checks) extended(field string, r *corev1.ResourceRequirements) {
 	}
 }
 
-// podIDs checks the users and groups of a pod, and what its fsGroup is for.
-func (c *checks) podIDs(field string, security *corev1.PodSecurityContext) {
+// podSecurity checks the users, groups and sysctls of a pod, and what its fsGroup is for.
+func (c *checks) podSecurity(field string, security *corev1.PodSecurityContext) {
 	c.id(field+".runAsUser", security.RunAsUser)
 	c.id(field+".runAsGroup", security.RunAsGroup)
 	c.id(field+".fsGroup", security.FSGroup)
 	for i, group := range security.SupplementalGroups {
 		c.id(fmt.Sprintf("%s.supplementalGroups[%d]", field, i), &group)
+	}
+	sysctls := map[string]bool{}
+	for i, sysctl := range security.Sysctls {
+		name := strings.ReplaceAll(sysctl.Name, "/", ".")
+		if name == "" || sysctls[name] {
+			c.add(fmt.Sprintf("%s.sysctls[%d].name", field, i), "%q is missing or appears twice", sysctl.Name)
+		}
+		sysctls[name] = true
 	}
 	if p := security.FSGroupChangePolicy; p != nil && *p != corev1.FSGroupChangeAlways &&
 		*p != corev1.FSGroupChangeOnRootMismatch {
