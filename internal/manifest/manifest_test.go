@@ -335,6 +335,31 @@ func TestResourcesAreComputedAsAKubeletDoes(t *testing.T) {
 	}
 }
 
+// TestVolumesInMemoryAreAsLargeAsTheirPod: a program that looks at the size of its volume is not told more than what
+// the pod may use.
+func TestVolumesInMemoryAreAsLargeAsTheirPod(t *testing.T) {
+	limited := "  resources: {limits: {memory: 64Mi}}\n"
+	for _, c := range []struct {
+		spec string
+		want int64
+	}{
+		{one, 8 << 30},
+		{one + limited, 64 << 20},
+		{one + limited + "- {name: d, image: i}\n", 8 << 30},
+		{one + limited + "- {name: d, image: i, resources: {limits: {memory: 1Mi}}}\n", 65 << 20},
+		{one + limited + "initContainers: [{name: i, image: i}]\n", 8 << 30},
+		{one + limited + "initContainers: [{name: i, image: i, resources: {limits: {memory: 1Gi}}}]\n", 1 << 30},
+		{one + limited + "initContainers:\n" +
+			"- {name: s, image: i, restartPolicy: Always, resources: {limits: {memory: 1Mi}}}\n" +
+			"- {name: i, image: i, resources: {limits: {memory: 80Mi}}}\n", 81 << 20},
+		{one + "  resources: {limits: {memory: 1Ti}}\n", 8 << 30},
+	} {
+		if got := decode(t, c.spec).MemoryOfVolumes(testHost); got != c.want {
+			t.Errorf("%s: %d, want %d", c.spec, got, c.want)
+		}
+	}
+}
+
 func TestSecurityIsTheDefaultAndTheContainersWordCounts(t *testing.T) {
 	plain := translate(t, decode(t, one)).Linux.SecurityContext
 	if plain.Seccomp.ProfileType != cri.SecurityProfile_RuntimeDefault || len(plain.MaskedPaths) == 0 ||

@@ -42,6 +42,33 @@ func (p *Pod) resources(c *corev1.Container, host *Host) *cri.LinuxContainerReso
 	return r
 }
 
+// MemoryOfVolumes is how much each volume in memory may hold, in bytes, as for a kubelet: the memory of the pod where
+// all its containers have a limit, else that of the node.
+func (p *Pod) MemoryOfVolumes(host *Host) int64 {
+	var sidecars, most int64
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		limit := c.Resources.Limits.Memory().Value()
+		if limit == 0 {
+			return host.Memory
+		}
+		if p.Kind(c) == KindSidecar {
+			sidecars += limit
+			limit = 0
+		}
+		most = max(most, sidecars+limit)
+	}
+	together := sidecars
+	for i := range p.Spec.Containers {
+		limit := p.Spec.Containers[i].Resources.Limits.Memory().Value()
+		if limit == 0 {
+			return host.Memory
+		}
+		together += limit
+	}
+	return min(max(most, together), host.Memory)
+}
+
 func shares(milliCPU int64) int64 { return max(milliCPU*sharesPerCPU/1000, minShares) }
 
 // pageSize turns 2Mi into 2MB, as cgroup files spell the same size.

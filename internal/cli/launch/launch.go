@@ -320,10 +320,11 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 			return err
 		}
 	}
-	pod.volumes, err = dir.MakeVolumes(pod.Spec.Volumes, pod.FSGroup(), func(v *corev1.Volume) (*poddir.Content, error) {
+	content := func(v *corev1.Volume) (*poddir.Content, error) {
 		files, err := pod.VolumeFiles(v, pod.Host)
 		return &poddir.Content{Files: files, InMemory: manifest.InMemory(v.VolumeSource)}, err
-	})
+	}
+	pod.volumes, err = dir.MakeVolumes(pod.Spec.Volumes, pod.FSGroup(), pod.MemoryOfVolumes(pod.Host), content)
 	if err != nil {
 		return err
 	}

@@ -99,8 +99,9 @@ type Volume struct {
 }
 
 // MakeVolumes makes the volumes of a pod and checks its hostPaths. group, where there is one, owns all volumes but
-// hostPaths. content returns what a volume of a manifest's own content holds.
-func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64,
+// hostPaths. memory is how much a volume in memory may hold, in bytes; 0: as much as the kernel says. content returns
+// what a volume of a manifest's own content holds.
+func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64, memory int64,
 	content func(*corev1.Volume) (*Content, error)) (Volumes, error) {
 	paths := d.Volumes(volumes)
 	for _, volume := range volumes {
@@ -112,7 +113,7 @@ func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64,
 		case volume.HostPath != nil:
 			err = checkHostPath(volume.HostPath)
 		case volume.EmptyDir != nil:
-			err = makeEmptyDir(path, volume.EmptyDir, group)
+			err = makeEmptyDir(path, volume.EmptyDir, group, memory)
 		case manifest.HasFiles(volume.VolumeSource):
 			var holds *Content
 			if holds, err = content(&volume); err == nil {
@@ -144,17 +145,16 @@ func (d *Dir) Volumes(volumes []corev1.Volume) Volumes {
 	return paths
 }
 
-func makeEmptyDir(path string, source *corev1.EmptyDirVolumeSource, group *int64) error {
+func makeEmptyDir(path string, source *corev1.EmptyDirVolumeSource, group *int64, memory int64) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err
 	}
 	if source.Medium == corev1.StorageMediumMemory {
-		options := "mode=0777"
-		if limit := source.SizeLimit; limit != nil && limit.Sign() > 0 {
-			options += ",size=" + strconv.FormatInt(limit.Value(), 10)
+		if limit := source.SizeLimit; limit != nil && limit.Sign() > 0 && (memory == 0 || limit.Value() < memory) {
+			memory = limit.Value()
 		}
-		if err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-			return fmt.Errorf("mount a tmpfs: %w (volumes in memory need root)", err)
+		if err := mountMemory(path, memory); err != nil {
+			return err
 		}
 	}
 	mode := os.FileMode(0o777)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ func makeFiles(path string, content *Content, group *int64) error {
 		return err
 	}
 	if content.InMemory {
-		if err := mountMemory(path); err != nil {
+		if err := mountMemory(path, 0); err != nil {
 			return err
 		}
 	}
@@ -77,11 +78,16 @@ func makeFiles(path string, content *Content, group *int64) error {
 	return Group{ID: *group}.give(context.Background(), volume, readable)
 }
 
-// mountMemory mounts a tmpfs that the kernel does not write to swap space, where it knows how (Linux 6.3).
-func mountMemory(path string) error {
-	err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0777,noswap")
+// mountMemory mounts a tmpfs that the kernel does not write to swap space, where it knows how (Linux 6.3). size is in
+// bytes; 0: the kernel's own, half of the memory.
+func mountMemory(path string, size int64) error {
+	options := "mode=0777"
+	if size > 0 {
+		options += ",size=" + strconv.FormatInt(size, 10)
+	}
+	err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options+",noswap")
 	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0777")
+		err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
 	}
 	if err != nil {
 		return fmt.Errorf("mount a tmpfs: %w (volumes in memory need root)", err)
