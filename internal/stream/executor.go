@@ -51,23 +51,17 @@ func (w patientWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-var (
-	_ remotecommand.Executor = executor{}
-	_ remotecommand.Attacher = executor{}
-)
-
-// ExecInContainer returns a utilexec.CodeExitError for a command that ends with another code than 0: kubectl exec ends
-// with that code then.
-func (e executor) ExecInContainer(_ context.Context, _, _, container string, cmd []string, in io.Reader,
-	out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+// exec returns a utilexec.CodeExitError for a command that ends with another code than 0: kubectl exec ends with that
+// code then.
+func (e executor) exec(container string, cmd []string, st streams) error {
 	code, err := e.server.cfg.Runtime.Exec(e.ctx, container, pod.ExecOptions{
 		Cmd:    cmd,
 		As:     e.as,
-		TTY:    tty,
-		Stdin:  reader(e.wanted.Stdin, in),
-		Stdout: e.writer(e.wanted.Stdout, out),
-		Stderr: e.writer(e.wanted.Stderr, errOut),
-		Resize: e.sizes(tty, resize),
+		TTY:    e.wanted.TTY,
+		Stdin:  reader(e.wanted.Stdin, st.stdin),
+		Stdout: e.writer(e.wanted.Stdout, st.stdout),
+		Stderr: e.writer(e.wanted.Stderr, st.stderr),
+		Resize: e.sizes(st.resize),
 	})
 	if err != nil {
 		return e.explain(err)
@@ -78,14 +72,13 @@ func (e executor) ExecInContainer(_ context.Context, _, _, container string, cmd
 	return nil
 }
 
-func (e executor) AttachContainer(_ context.Context, _, _, container string, in io.Reader, out, errOut io.WriteCloser,
-	tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (e executor) attach(container string, st streams) error {
 	opts := pod.AttachOptions{
-		TTY:    tty,
-		Stdin:  reader(e.wanted.Stdin, in),
-		Stdout: e.writer(e.wanted.Stdout, out),
-		Stderr: e.writer(e.wanted.Stderr, errOut),
-		Resize: e.sizes(tty, resize),
+		TTY:    e.wanted.TTY,
+		Stdin:  reader(e.wanted.Stdin, st.stdin),
+		Stdout: e.writer(e.wanted.Stdout, st.stdout),
+		Stderr: e.writer(e.wanted.Stderr, st.stderr),
+		Resize: e.sizes(st.resize),
 	}
 	if e.start {
 		return e.explain(e.server.cfg.Runtime.StartAttached(e.ctx, container, e.size, opts))
@@ -115,7 +108,7 @@ func reader(wanted bool, r io.Reader) io.Reader {
 	return r
 }
 
-func (e executor) writer(wanted bool, w io.WriteCloser) io.Writer {
+func (e executor) writer(wanted bool, w io.Writer) io.Writer {
 	if !wanted || w == nil {
 		return nil
 	}
@@ -124,7 +117,7 @@ func (e executor) writer(wanted bool, w io.WriteCloser) io.Writer {
 
 // sizes passes on the sizes of the client's terminal. It always takes the next one, and the reader always gets the
 // latest: a reader that does not look must not hold up the client's connection, on which one stream waits for another.
-func (e executor) sizes(tty bool, in <-chan remotecommand.TerminalSize) <-chan pod.TermSize {
+func (e executor) sizes(in <-chan remotecommand.TerminalSize) <-chan pod.TermSize {
 	if in == nil {
 		return nil
 	}
@@ -139,7 +132,7 @@ func (e executor) sizes(tty bool, in <-chan remotecommand.TerminalSize) <-chan p
 				if !ok {
 					return
 				}
-				if !tty {
+				if !e.wanted.TTY {
 					continue
 				}
 				select {

@@ -12,8 +12,8 @@ import (
 	"net/url"
 	"time"
 
-	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/audit"
 	"berth/internal/metrics"
@@ -60,6 +60,7 @@ type Server struct {
 	cut      context.Context // ends a little later: connections are closed then
 	cutOff   context.CancelFunc
 	open     *sessions
+	memory   *budget       // of what clients have sent and nobody has taken yet
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
@@ -88,6 +89,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:     cfg,
 		base:    url.URL{Scheme: "http", Host: listener.Addr().String()},
 		tokens:  tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
+		memory:  newBudget(allMost),
 		serving: make(chan struct{}),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
@@ -211,14 +213,9 @@ func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Requ
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
 	run.as = r.As
-	if isChannels(req) {
-		s.serveChannels(w, req, run, func(st streams) error {
-			return run.ExecInContainer(ctx, "", "", r.ContainerID, r.Cmd, st.stdin, st.stdout, st.stderr, r.TTY, st.resize, 0)
-		})
-		return
-	}
-	remotecommand.ServeExec(w, req, run, "", "", r.ContainerID, r.Cmd, r.options(), s.cfg.IdleTimeout+lastWords,
-		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+	s.serveStreams(w, req, run, "executing command in", func(st streams) error {
+		return run.exec(r.ContainerID, r.Cmd, st)
+	})
 }
 
 func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Request, r AttachRequest) {
@@ -226,14 +223,24 @@ func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Re
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
 	run.start, run.size = r.Start, r.Size
-	if isChannels(req) {
-		s.serveChannels(w, req, run, func(st streams) error {
-			return run.AttachContainer(ctx, "", "", r.ContainerID, st.stdin, st.stdout, st.stderr, r.TTY, st.resize)
-		})
+	s.serveStreams(w, req, run, "attaching to", func(st streams) error { return run.attach(r.ContainerID, st) })
+}
+
+// streams are a session's. A stream that was not asked for is nil, or something that nobody should use.
+type streams struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	resize         <-chan remotecommand.TerminalSize
+}
+
+// serveStreams joins the streams of a client of an exec or attach to run. act is what errors say has failed.
+func (s *Server) serveStreams(w http.ResponseWriter, req *http.Request, session executor, act string,
+	run func(streams) error) {
+	if wsstream.IsWebSocketRequest(req) {
+		s.serveChannels(w, req, session, run)
 		return
 	}
-	remotecommand.ServeAttach(w, req, run, "", "", r.ContainerID, r.options(), s.cfg.IdleTimeout+lastWords,
-		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+	s.serveSPDY(w, req, session, act, run)
 }
 
 func (s *Server) portForward(ctx context.Context, w http.ResponseWriter, req *http.Request, r PortForwardRequest) {
@@ -244,14 +251,13 @@ func (s *Server) portForward(ctx context.Context, w http.ResponseWriter, req *ht
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	f := &forwarder{ctx: ctx, runtime: s.cfg.Runtime}
-	portforward.ServePortForward(w, req, f, r.SandboxID, "", &portforward.V4Options{Ports: r.Ports}, s.cfg.IdleTimeout,
-		s.cfg.CreationTimeout, portforward.SupportedProtocols)
+	f := &forwarder{ctx: ctx, server: s, sandbox: r.SandboxID}
+	if wsstream.IsWebSocketRequest(req) {
+		f.serveChannels(w, req, r.Ports)
+	} else {
+		f.serveSPDY(w, req)
+	}
 	// The connection is closed now; what was forwarded over it ends with it.
 	cancel()
-	f.wait()
-}
-
-func (w Wanted) options() *remotecommand.Options {
-	return &remotecommand.Options{Stdin: w.Stdin, Stdout: w.Stdout, Stderr: w.Stderr, TTY: w.TTY}
+	f.open.Wait()
 }

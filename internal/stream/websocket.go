@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,42 +24,47 @@ import (
 // After that its client can only read.
 const closeGrace = 2 * time.Second
 
-// channelProtocols are those that are spoken here. The library's own v4 stops taking input for good when much
-// of it comes.
-var channelProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
+// channelProtocols are those of exec and attach. A client may name none, and means the oldest. Those of
+// "base64" are for clients that can only send text: a number is a digit there, and what follows is in base64.
+var channelProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name,
+	"v4." + wsstream.Base64ChannelWebSocketProtocol, wsstream.ChannelWebSocketProtocol,
+	wsstream.Base64ChannelWebSocketProtocol}
 
-// isChannels says whether a client offers one of channelProtocols.
-func isChannels(req *http.Request) bool {
-	return wsstream.IsWebSocketRequest(req) && slices.ContainsFunc(websocket.Subprotocols(req), func(offered string) bool {
-		return slices.Contains(channelProtocols, offered)
-	})
-}
-
-// streams are a session's, as the library's handlers have them.
-type streams struct {
-	stdin          io.Reader
-	stdout, stderr io.WriteCloser
-	resize         <-chan remotecommand.TerminalSize
-}
-
-// serveChannels speaks v4.channel.k8s.io and v5. Each message begins with the number of its stream; in v5 a message
-// of 255 and a number ends that stream. The outcome goes to the error stream as a Status object in JSON.
-func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session executor, run func(streams) error) {
-	ctx, wanted := session.ctx, session.wanted
+// openChannels accepts a WebSocket that speaks one of some protocols; nil: the client has been refused.
+func (s *Server) openChannels(w http.ResponseWriter, req *http.Request, protocols []string) *channels {
 	upgrader := websocket.Upgrader{
-		Subprotocols: channelProtocols,
 		// The token in the address is what lets a client in; where its page comes from does not matter.
 		CheckOrigin: func(*http.Request) bool { return true },
 	}
+	if offered := websocket.Subprotocols(req); len(offered) > 0 {
+		i := slices.IndexFunc(offered, func(protocol string) bool { return slices.Contains(protocols, protocol) })
+		if i < 0 {
+			http.Error(w, fmt.Sprintf("header Sec-Websocket-Protocol: %q has none of %q", offered, protocols),
+				http.StatusForbidden)
+			return nil
+		}
+		upgrader.Subprotocols = offered[i : i+1]
+	}
 	conn, err := upgrader.Upgrade(w, req, nil)
 	if err != nil {
-		s.cfg.Log.DebugContext(ctx, "WebSocket", "error", err) // the client has the answer
+		s.cfg.Log.DebugContext(req.Context(), "WebSocket", "error", err) // the client has the answer
+		return nil
+	}
+	return &channels{conn: conn, timeout: s.cfg.IdleTimeout, pongs: newPongs(conn),
+		text: strings.HasSuffix(conn.Subprotocol(), wsstream.Base64ChannelWebSocketProtocol)}
+}
+
+// serveChannels speaks the protocols of channels. Each message begins with the number of its stream; in v5 a message
+// of 255 and a number ends that stream. The outcome goes to the error stream, from v4 on as a Status object in JSON.
+func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session executor, run func(streams) error) {
+	ctx, wanted := session.ctx, session.wanted
+	c := s.openChannels(w, req, channelProtocols)
+	if c == nil {
 		return
 	}
-	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, session.giveUp), timeout: s.cfg.IdleTimeout,
-		pongs: newPongs(conn)}
+	c.idle = time.AfterFunc(s.cfg.IdleTimeout, session.giveUp)
 	defer c.idle.Stop()
-	defer conn.Close()
+	defer c.conn.Close()
 
 	stdin, feed := io.Pipe()
 	sizes := make(chan remotecommand.TerminalSize)
@@ -87,7 +94,7 @@ func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session
 	} else {
 		go drain(sizes)
 	}
-	err = run(st)
+	err := run(st)
 	stdin.Close() // what still comes is dropped
 	if wanted.TTY {
 		go drain(sizes)
@@ -112,6 +119,32 @@ type channels struct {
 	idle    *time.Timer
 	timeout time.Duration
 	pongs   *pongs
+	text    bool // messages are text
+}
+
+// next waits for the next message. Its error is io.EOF when the client ended the connection in order.
+func (c *channels) next() (number byte, data io.Reader, err error) {
+	for {
+		kind, message, err := c.conn.NextReader()
+		if err != nil {
+			if websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseGoingAway) {
+				err = io.EOF
+			}
+			return 0, nil, err
+		}
+		c.idle.Reset(c.timeout)
+		if kind != websocket.BinaryMessage && !c.text {
+			continue
+		}
+		var number [1]byte
+		if _, err := io.ReadFull(message, number[:]); err != nil {
+			continue
+		}
+		if c.text {
+			return number[0] - '0', base64.NewDecoder(base64.StdEncoding, message), nil
+		}
+		return number[0], message, nil
+	}
 }
 
 // read takes messages until the connection ends. Its error is what the reader of standard input gets;
@@ -120,32 +153,21 @@ func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool,
 	sizes chan<- remotecommand.TerminalSize) error {
 	var end error
 	for {
-		kind, message, err := c.conn.NextReader()
+		number, message, err := c.next()
 		if err != nil {
-			if end == nil {
+			if end == nil || errors.Is(err, io.EOF) {
 				end = err
-			}
-			if websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseGoingAway) {
-				end = io.EOF
 			}
 			return end
 		}
-		c.idle.Reset(c.timeout)
-		var number [1]byte
-		if kind != websocket.BinaryMessage {
-			continue
-		}
-		if _, err := io.ReadFull(message, number[:]); err != nil {
-			continue
-		}
-		switch number[0] {
+		switch number {
 		case remotecommand.StreamStdIn:
 			if wanted {
 				io.Copy(stdin, message) // nobody reads it any more: the rest is skipped by NextReader
 			}
 		case remotecommand.StreamResize:
 			var size remotecommand.TerminalSize
-			if json.NewDecoder(io.LimitReader(message, 1024)).Decode(&size) == nil {
+			if json.NewDecoder(io.LimitReader(message, resizeMost)).Decode(&size) == nil {
 				select {
 				case sizes <- size:
 				case <-ctx.Done():
@@ -155,7 +177,8 @@ func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool,
 			if c.conn.Subprotocol() != remotecommand.StreamProtocolV5Name {
 				continue
 			}
-			if _, err := io.ReadFull(message, number[:]); err == nil && number[0] == remotecommand.StreamStdIn {
+			var ends [1]byte
+			if _, err := io.ReadFull(message, ends[:]); err == nil && ends[0] == remotecommand.StreamStdIn {
 				stdin.Close()
 			}
 		}
@@ -166,7 +189,12 @@ func (c *channels) send(number byte, data []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
 	c.idle.Reset(c.timeout)
-	w, err := c.conn.NextWriter(websocket.BinaryMessage)
+	kind := websocket.BinaryMessage
+	if c.text {
+		kind = websocket.TextMessage
+		number, data = number+'0', base64.StdEncoding.AppendEncode(nil, data)
+	}
+	w, err := c.conn.NextWriter(kind)
 	if err != nil {
 		return err
 	}
@@ -184,8 +212,19 @@ func (c *channels) send(number byte, data []byte) error {
 
 // finish tells the client how it ended, and that it has.
 func (c *channels) finish(err error) {
-	status, _ := json.Marshal(outcome(err))
-	c.send(remotecommand.StreamErr, status)
+	// v5 differs from v4 in how a stream is ended alone, and base64 in how messages are written.
+	protocol := remotecommand.StreamProtocolV1Name
+	if p := c.conn.Subprotocol(); strings.HasPrefix(p, "v4.") || strings.HasPrefix(p, "v5.") {
+		protocol = remotecommand.StreamProtocolV4Name
+	}
+	if said := status(protocol, err); len(said) > 0 {
+		c.send(remotecommand.StreamErr, said)
+	}
+	c.goodbye()
+}
+
+// goodbye ends the connection in order.
+func (c *channels) goodbye() {
 	c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), noDeadline)
 }
 
@@ -201,8 +240,6 @@ func (ch channel) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
-
-func (ch channel) Close() error { return nil } // the end of the session ends it
 
 // result is the part of metav1.Status that clients read from the error stream.
 type result struct {

@@ -1,0 +1,120 @@
+package stream
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/moby/spdystream/spdy"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// forwardMost bounds the streams of a client that forwards ports: two for each connection.
+const forwardMost = 1024
+
+// serveSPDY forwards for a SPDY client, which opens two streams for each connection: one for its data, and one on which
+// it is told what has failed. It returns when the connection is closed.
+func (f *forwarder) serveSPDY(w http.ResponseWriter, req *http.Request) {
+	log := f.server.cfg.Log
+	if _, err := httpstream.Handshake(req, w, portforward.SupportedProtocols); err != nil {
+		log.DebugContext(f.ctx, "SPDY", "error", err) // the client has the answer
+		return
+	}
+	c := f.server.upgradeSPDY(w, req, f.server.cfg.IdleTimeout, forwardMost,
+		func(_ spdy.StreamId, header http.Header) (reads, ok bool) {
+			kind := header.Get(streamType)
+			_, err := portOf(header.Get(portHeader))
+			return kind == portforward.StreamTypeData,
+				err == nil && (kind == portforward.StreamTypeData || kind == portforward.StreamTypeError)
+		})
+	if c == nil {
+		return
+	}
+	defer c.close()
+	waiting := &pairs{forwarder: f, waiting: map[string]*pair{}}
+	for s := c.accept(f.ctx); s != nil; s = c.accept(f.ctx) {
+		waiting.add(s)
+	}
+}
+
+// pairs are streams that wait for their other one.
+type pairs struct {
+	*forwarder
+	mu      sync.Mutex // guards waiting
+	waiting map[string]*pair
+}
+
+type pair struct {
+	data, failure *spdyStream
+	timeout       *time.Timer
+}
+
+func (p *pairs) add(s *spdyStream) {
+	key := requestOf(s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := p.waiting[key]
+	if at == nil {
+		at = &pair{}
+		at.timeout = time.AfterFunc(p.server.cfg.CreationTimeout, func() { p.giveUp(key, at) })
+		p.waiting[key] = at
+	}
+	switch {
+	case s.kind == portforward.StreamTypeData && at.data == nil:
+		at.data = s
+	case s.kind == portforward.StreamTypeError && at.failure == nil:
+		at.failure = s
+	default:
+		_ = s.Reset()
+		return
+	}
+	if at.data == nil || at.failure == nil {
+		return
+	}
+	at.timeout.Stop()
+	delete(p.waiting, key)
+	p.open.Go(func() { p.forwardPair(at) })
+}
+
+// giveUp drops a stream whose other one has not come.
+func (p *pairs) giveUp(key string, at *pair) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waiting[key] != at {
+		return
+	}
+	delete(p.waiting, key)
+	if at.data != nil {
+		_ = at.data.Reset()
+	}
+	if at.failure != nil {
+		_ = at.failure.Reset()
+	}
+}
+
+// requestOf is what the two streams of a connection have in common. Clients of 2015 give it no name: the stream of data
+// is opened next to the other one there.
+func requestOf(s *spdyStream) string {
+	switch {
+	case s.request != "":
+		return s.request
+	case s.kind == portforward.StreamTypeData:
+		return strconv.Itoa(int(s.id) - 2)
+	}
+	return strconv.Itoa(int(s.id))
+}
+
+func (f *forwarder) forwardPair(at *pair) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	at.data.whenReset(cancel)
+	port, _ := portOf(at.data.port) // it was when the stream was opened
+	err := f.forward(ctx, port, at.data, at.failure)
+	if err == nil {
+		_ = at.failure.Close()
+	}
+	_ = at.failure.Reset()
+}

@@ -1,0 +1,145 @@
+package stream
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// channelClient speaks a protocol of channels by hand; "": it names none.
+type channelClient struct {
+	*websocket.Conn
+	text bool
+}
+
+func dialChannels(t *testing.T, address, protocol string) channelClient {
+	t.Helper()
+	d := websocket.Dialer{}
+	if protocol != "" {
+		d.Subprotocols = []string{protocol}
+	}
+	c, resp, err := d.Dial(strings.Replace(address, "http", "ws", 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	t.Cleanup(func() { c.Close() })
+	if c.Subprotocol() != protocol {
+		t.Fatalf("the server speaks %q", c.Subprotocol())
+	}
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	return channelClient{c, strings.Contains(protocol, "base64")}
+}
+
+func (c channelClient) send(number byte, data string) error {
+	if c.text {
+		message := fmt.Sprint(number) + base64.StdEncoding.EncodeToString([]byte(data))
+		return c.WriteMessage(websocket.TextMessage, []byte(message))
+	}
+	return c.WriteMessage(websocket.BinaryMessage, append([]byte{number}, data...))
+}
+
+// all is what comes on each channel until the connection ends.
+func (c channelClient) all(t *testing.T) map[byte]string {
+	t.Helper()
+	got := map[byte]string{}
+	for {
+		kind, message, err := c.ReadMessage()
+		if websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+			return got
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, data := message[0], message[1:]
+		if c.text {
+			if kind != websocket.TextMessage {
+				t.Errorf("a message of kind %d", kind)
+			}
+			number -= '0'
+			if data, err = base64.StdEncoding.DecodeString(string(data)); err != nil {
+				t.Error(err)
+			}
+		}
+		got[number] += string(data)
+	}
+}
+
+func TestOldWebSocketProtocolsAreSpoken(t *testing.T) {
+	s := start(t, Config{})
+	for protocol, says := range map[string]string{
+		"":                         "command terminated with non-zero exit code",
+		"channel.k8s.io":           "command terminated with non-zero exit code",
+		"base64.channel.k8s.io":    "command terminated with non-zero exit code",
+		"v4.base64.channel.k8s.io": `"reason":"NonZeroExitCode"`,
+		"v4.channel.k8s.io":        `"reason":"NonZeroExitCode"`,
+	} {
+		t.Run(protocol, func(t *testing.T) {
+			wanted := Wanted{Stdin: true, Stdout: true, Stderr: true}
+			c := dialChannels(t, execURL(t, s, wanted, "sh", "-c", "head -c 5; echo err >&2; exit 3"), protocol)
+			for _, part := range []string{"he", "llo and more"} {
+				if err := c.send(0, part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := c.all(t)
+			if got[1] != "hello" || got[2] != "err\n" || !strings.Contains(got[3], says) {
+				t.Errorf("%q", got)
+			}
+			c = dialChannels(t, execURL(t, s, Wanted{Stdout: true}, "true"), protocol)
+			if got := c.all(t); strings.Contains(got[3], "Success") != strings.HasPrefix(protocol, "v4") {
+				t.Errorf("after a success: %q", got)
+			}
+		})
+	}
+	t.Run("others are refused", func(t *testing.T) {
+		d := websocket.Dialer{Subprotocols: []string{"other"}}
+		_, resp, err := d.Dial(strings.Replace(execURL(t, s, Wanted{Stdout: true}, "true"), "http", "ws", 1), nil)
+		if err == nil || resp == nil || resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%v, %v", resp, err)
+		}
+	})
+}
+
+func TestPortsAreForwardedInEveryProtocolOfChannels(t *testing.T) {
+	port := listen(t, func(c *net.TCPConn) {
+		line := make([]byte, 5)
+		_, _ = io.ReadFull(c, line)
+		fmt.Fprintf(c, "heard %s", line)
+	})
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := closed.Addr().(*net.TCPAddr).Port
+	closed.Close()
+	s := start(t, Config{})
+	for _, protocol := range []string{"", "v4.channel.k8s.io", "v4.base64.channel.k8s.io"} {
+		t.Run(protocol, func(t *testing.T) {
+			address, err := s.GetPortForward(t.Context(), PortForwardRequest{SandboxID: "p1",
+				Ports: []int32{int32(nobody), int32(port)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := dialChannels(t, address, protocol)
+			if err := c.send(2, "hello"); err != nil {
+				t.Fatal(err)
+			}
+			got := c.all(t)
+			begin := func(port int) string { return string([]byte{byte(port), byte(port >> 8)}) }
+			if got[0] != begin(nobody) || !strings.Contains(got[1], "connection refused") ||
+				got[2] != begin(port)+"heard hello" || got[3] != begin(port) {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
