@@ -708,6 +708,56 @@ func TestAPortOfThePodIsReached(t *testing.T) {
 	}
 }
 
+// halfOpen is a client that can learn that the pod has said all, and says nothing more itself.
+type halfOpen struct {
+	net.Conn
+	told chan struct{} // closed by CloseWrite
+}
+
+func (c halfOpen) CloseWrite() error { close(c.told); return nil }
+
+// TestAForwardedConnectionEndsSoonAfterThePodsSide: also where the client never ends its own. Seen to fail where the end
+// of the client's side is waited for.
+func TestAForwardedConnectionEndsSoonAfterThePodsSide(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, _ = io.WriteString(conn, "all")
+			conn.Close()
+		}
+	}()
+	n := newMemoryNode(t)
+	cfg := podConfig()
+	cfg.Security.Namespaces.Network = model.NamespaceNode
+	pod, err := n.RunSandbox(t.Context(), cfg, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	client := halfOpen{theirs, make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- n.PortForward(t.Context(), pod, int32(l.Addr().(*net.TCPAddr).Port), client) }()
+	got := make([]byte, 3)
+	if _, err := io.ReadFull(ours, got); err != nil || string(got) != "all" {
+		t.Errorf("%q, %v", got, err)
+	}
+	<-client.told
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+}
+
 // TestWhatNobodyKnowsIsEnded: what the keeper runs and no record knows, and what a record that cannot be read has had.
 func TestWhatNobodyKnowsIsEnded(t *testing.T) {
 	n := newMemoryNode(t)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -15,6 +16,10 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/pod/record"
 )
+
+// lastWords is how long a client may be silent once the pod has ended its side of a forwarded connection. The whole
+// connection is ended then, as containerd does: some clients wait for that, and never end their side themselves.
+const lastWords = time.Second
 
 // dialTimeout bounds the connection to a port of a pod: both ends are on this machine.
 const dialTimeout = 10 * time.Second
@@ -60,23 +65,52 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	stop := context.AfterFunc(ctx, func() { target.Close() })
 	defer stop()
 
-	toPod := make(chan error, 1)
+	client := &counted{Reader: conn}
+	toPod := make(chan struct{})
 	go func() {
-		_, err := io.Copy(target, conn)
+		defer close(toPod)
+		_, _ = io.Copy(target, client)
 		_ = target.(*net.TCPConn).CloseWrite() // the other direction may go on
-		toPod <- err
 	}()
 	_, err = io.Copy(conn, target)
 	// The pod has said all that it will; the client learns it and may still speak.
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && err == nil {
 		_ = half.CloseWrite()
-	} else {
-		conn.Close()
-		target.Close()
+		client.waitForSilence(toPod)
 	}
+	conn.Close()
+	target.Close()
 	<-toPod
 	if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), err)
 	}
 	return ctx.Err()
+}
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+	bytes atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// waitForSilence returns when ended is closed, or when nothing has been read for as long as lastWords.
+func (c *counted) waitForSilence(ended <-chan struct{}) {
+	for before := c.bytes.Load(); ; {
+		select {
+		case <-ended:
+			return
+		case <-time.After(lastWords):
+		}
+		now := c.bytes.Load()
+		if now == before {
+			return
+		}
+		before = now
+	}
 }

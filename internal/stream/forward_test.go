@@ -154,6 +154,22 @@ func TestAPodThatEndsAForwardedConnectionEndsItForTheClient(t *testing.T) {
 	}
 }
 
+// Both streams are ended for a client that never ends its own side of them.
+func TestAPodThatEndsAForwardedConnectionEndsItForAClientThatWaits(t *testing.T) {
+	port := listen(t, func(c *net.TCPConn) { fmt.Fprint(c, "hello") })
+	for dialer := range dialers {
+		t.Run(dialer, func(t *testing.T) {
+			_, data, failure := streamPair(t, start(t, Config{}), dialer, port)
+			if got, err := io.ReadAll(data); string(got) != "hello" || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+			if got, err := io.ReadAll(failure); len(got) > 0 || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}
+
 func TestAPortWhereNobodyListensIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
