@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"berth/internal/config"
+	"berth/internal/connlimit"
 	"berth/internal/cri"
 	"berth/internal/cri/request"
 	criv1 "berth/internal/cri/v1"
@@ -148,6 +149,13 @@ func newStreams(
 	return stream.New(sc)
 }
 
+// Who reads metrics does not show who it is: maxScrapers bounds the connections, and maxScrapes the requests that are
+// answered at a time, each of which has all metrics in memory.
+const (
+	maxScrapers = 256
+	maxScrapes  = 16
+)
+
 // serveMetrics serves Prometheus metrics until the function is called that it returns.
 func serveMetrics(cfg *config.Config, registry prometheus.Gatherer, log *slog.Logger) (end func() error, err error) {
 	listener, err := net.Listen("tcp", cfg.Metrics.Address)
@@ -155,12 +163,20 @@ func serveMetrics(cfg *config.Config, registry prometheus.Gatherer, log *slog.Lo
 		return nil, fmt.Errorf("metrics.address: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	server := &http.Server{
+		Handler:        mux,
+		ReadTimeout:    10 * time.Second,
+		WriteTimeout:   30 * time.Second,
+		IdleTimeout:    5 * time.Minute, // clients that ask once a minute keep their connection
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		limited := connlimit.New(listener.(*net.TCPListener), maxScrapers, log)
+		if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("serve metrics", "error", err)
 		}
 	}()

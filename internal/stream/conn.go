@@ -8,9 +8,12 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/connlimit"
 )
 
 const (
@@ -133,7 +136,7 @@ func (c *watchedConn) close() error {
 	if spared != nil {
 		spared()
 	}
-	tcp, ok := c.Conn.(*net.TCPConn)
+	tcp, ok := c.Conn.(tcpConn)
 	if !ok || !counted || tcp.CloseWrite() != nil {
 		err := c.Conn.Close()
 		if counted {
@@ -149,6 +152,20 @@ func (c *watchedConn) close() error {
 		linger(c.open.cut, tcp, patience)
 	}()
 	return nil
+}
+
+// tcpConn is a *net.TCPConn, or one in a wrapper.
+type tcpConn interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
+
+// welcome says that the client has brought a token.
+func (c *watchedConn) welcome() {
+	if limited, ok := c.Conn.(*connlimit.Conn); ok {
+		limited.Welcome()
+	}
 }
 
 // be says how long a client may take nothing of what is left for it once the connection is closed.
@@ -215,7 +232,7 @@ func (s *sessions) end() <-chan struct{} {
 
 // linger returns when the client has closed its side too, or has taken nothing for as long as patience.
 // It is short once cut has ended. What the client still sends is dropped.
-func linger(cut context.Context, tcp *net.TCPConn, patience time.Duration) {
+func linger(cut context.Context, tcp tcpConn, patience time.Duration) {
 	buf := make([]byte, 4<<10)
 	for left, moved := unsent(tcp), time.Now(); ; {
 		if cut.Err() != nil {
@@ -236,7 +253,7 @@ func linger(cut context.Context, tcp *net.TCPConn, patience time.Duration) {
 }
 
 // unsent is how many bytes the client's kernel has not taken yet (SIOCOUTQ, the same as TIOCOUTQ, tcp(7)).
-func unsent(tcp *net.TCPConn) (n int) {
+func unsent(tcp tcpConn) (n int) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return 0

@@ -16,6 +16,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"berth/internal/audit"
+	"berth/internal/connlimit"
 	"berth/internal/metrics"
 	"berth/internal/pod"
 )
@@ -64,6 +65,13 @@ type Server struct {
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
+const (
+	// maxStrangers bounds the connections that have not brought a token.
+	maxStrangers = 1024
+	// maxHeader bounds the header of a request, in bytes. A kubelet passes on those that the API server's client has sent.
+	maxHeader = 32 << 10
+)
+
 // New listens and serves.
 func New(cfg Config) (*Server, error) {
 	if cfg.Address == "" {
@@ -94,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.open = &sessions{cut: s.cut, none: make(chan struct{})}
-	s.listener = watchedListener{listener, s.open}
+	s.listener = watchedListener{connlimit.New(listener.(*net.TCPListener), maxStrangers, cfg.Log), s.open}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	for _, method := range []string{"GET", "POST"} {
@@ -103,14 +111,17 @@ func New(cfg Config) (*Server, error) {
 		mux.HandleFunc(method+" /portforward/{token}", serve(s, s.portForward))
 	}
 	s.http = &http.Server{
-		Handler:           mux,
-		TLSConfig:         cfg.TLS,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       time.Minute,
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
-		BaseContext:       func(net.Listener) context.Context { return s.ctx },
-		ConnContext:       connContext,
-		ConnState:         connState,
+		Handler:   mux,
+		TLSConfig: cfg.TLS,
+		// Until a connection is taken over.
+		ReadTimeout:    10 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    time.Minute,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		BaseContext:    func(net.Listener) context.Context { return s.ctx },
+		ConnContext:    connContext,
+		ConnState:      connState,
 		// SPDY and WebSocket take over an HTTP/1.1 connection; HTTP/2 has none to take over.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
@@ -199,6 +210,7 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 			return
 		}
 		if conn := connOf(req.Context()); conn != nil {
+			conn.welcome()
 			conn.be(s.cfg.IdleTimeout)
 		}
 		ctx, cancel := context.WithCancel(req.Context())
