@@ -28,6 +28,9 @@ func (f *forwarder) forward(ctx context.Context, port int32, data forwarded, tel
 	stop := context.AfterFunc(ctx, func() { data.Reset() })
 	defer stop()
 	err := f.server.cfg.Runtime.PortForward(ctx, f.sandbox, port, forwardedConn{data})
+	if gone := ctx.Err() != nil && f.ctx.Err() == nil; gone {
+		return nil // the client has reset its side
+	}
 	if err != nil {
 		f.server.cfg.Log.DebugContext(ctx, "port-forward", "error", err)
 		fmt.Fprintf(tell, "error forwarding port %d to pod %s: %v", port, f.sandbox, err)

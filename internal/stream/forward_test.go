@@ -170,6 +170,34 @@ func TestAPodThatEndsAForwardedConnectionEndsItForAClientThatWaits(t *testing.T)
 	}
 }
 
+// A client that resets its side is done with the port, and is told of no failure. The pod's side ends, too.
+func TestAClientThatResetsItsSideEndsAForwardedConnection(t *testing.T) {
+	port := listen(t, func(c *net.TCPConn) {
+		fmt.Fprint(c, "hello")
+		<-t.Context().Done()
+	})
+	for dialer := range dialers {
+		t.Run(dialer, func(t *testing.T) {
+			h := newHost()
+			_, data, failure := streamPair(t, start(t, Config{Runtime: h}), dialer, port)
+			if _, err := io.ReadFull(data, make([]byte, 5)); err != nil {
+				t.Fatal(err)
+			}
+			if err := data.Reset(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-h.ended:
+			case <-time.After(40 * time.Second):
+				t.Error("it goes on")
+			}
+			if got, err := io.ReadAll(failure); len(got) > 0 || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}
+
 func TestAPortWhereNobodyListensIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,8 +12,12 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// forwardMost bounds the streams of a client that forwards ports: two for each connection.
-const forwardMost = 1024
+const (
+	// forwardMost bounds the streams of a client that forwards ports: two for each connection.
+	forwardMost = 1024
+	// resetGrace is how long the pod's side of a connection has to end after the client has reset its own.
+	resetGrace = 2 * time.Second
+)
 
 // serveSPDY forwards for a SPDY client, which opens two streams for each connection: one for its data, and one on which
 // it is told what has failed. It returns when the connection is closed.
@@ -110,7 +114,8 @@ func requestOf(s *spdyStream) string {
 func (f *forwarder) forwardPair(at *pair) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
-	at.data.whenReset(cancel)
+	// The reader finds the end of the stream at once, which is enough for a pod that ends its side for it.
+	at.data.whenReset(func() { time.AfterFunc(resetGrace, cancel) })
 	port, _ := portOf(at.data.port) // it was when the stream was opened
 	err := f.forward(ctx, port, at.data, at.failure)
 	if err == nil {
