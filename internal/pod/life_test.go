@@ -716,8 +716,8 @@ type halfOpen struct {
 
 func (c halfOpen) CloseWrite() error { close(c.told); return nil }
 
-// TestAForwardedConnectionEndsSoonAfterThePodsSide: also where the client never ends its own. Seen to fail where that end
-// is waited for.
+// TestAForwardedConnectionEndsSoonAfterThePodsSide: also where the client never ends its own. Seen to fail where the
+// client's end is waited for.
 func TestAForwardedConnectionEndsSoonAfterThePodsSide(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -20,9 +19,6 @@ import (
 // lastWords is how long a client may be silent once the pod has ended its side of a forwarded connection. The whole
 // connection is ended then, as containerd does: some clients wait for that, and never end their side themselves.
 const lastWords = time.Second
-
-// dialTimeout bounds the connection to a port of a pod: both ends are on this machine.
-const dialTimeout = 10 * time.Second
 
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
@@ -43,20 +39,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	if !r.NodeNetwork() {
 		path = m.dirs.Namespaces(s.ID()).Path(namespace.Network)
 	}
-	var target net.Conn
-	err = namespace.Do(path, func() error {
-		dialer := net.Dialer{Timeout: dialTimeout}
-		var errs []error
-		for _, host := range []string{"127.0.0.1", "::1"} {
-			c, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
-			if err == nil {
-				target = c
-				return nil
-			}
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
+	target, err := dialLoopback(ctx, path, uint16(port))
 	if err != nil {
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.ID()), err,
 			errdefs.ErrUnavailable)
@@ -70,7 +53,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	go func() {
 		defer close(toPod)
 		_, _ = io.Copy(target, client)
-		_ = target.(*net.TCPConn).CloseWrite() // the other direction may go on
+		_ = target.CloseWrite() // the other direction may go on
 	}()
 	_, err = io.Copy(conn, target)
 	// The pod has said all that it will; the client learns it and may still speak.
