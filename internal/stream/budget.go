@@ -11,12 +11,12 @@ const (
 	allMost = 128 << 20
 )
 
-// budget is what all connections of a server may hold together beyond connectionLeast of each.
+// budget is what all connections of a server may have together beyond what each may always have.
 type budget struct{ free atomic.Int64 }
 
-func newBudget(bytes int64) *budget {
+func newBudget(n int64) *budget {
 	b := &budget{}
-	b.free.Store(bytes)
+	b.free.Store(n)
 	return b
 }
 
@@ -28,19 +28,20 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
-// share is what one connection holds. Its methods are called with the connection's lock held.
+// share is what one connection has. Its methods are called with a lock held.
 type share struct {
-	of   *budget
-	held int64
+	of          *budget
+	least, most int64 // what the connection may always have, and may have if the budget has it
+	held        int64
 }
 
-// take says whether the connection may hold n more bytes, at most connectionLeast at once. If it may not, there is
-// something in its queues whose removal makes room: it need not wait for other connections.
+// take says whether the connection may have n more. While n is at most least, it has something where it may not: what
+// it gives back makes room for the next, and it need not wait for other connections.
 func (s *share) take(n int64) bool {
-	if s.held+n > connectionMost {
+	if s.held+n > s.most {
 		return false
 	}
-	if more := borrowed(s.held+n) - borrowed(s.held); more > 0 && !s.of.take(more) {
+	if more := s.borrowed(s.held+n) - s.borrowed(s.held); more > 0 && !s.of.take(more) {
 		return false
 	}
 	s.held += n
@@ -48,9 +49,9 @@ func (s *share) take(n int64) bool {
 }
 
 func (s *share) give(n int64) {
-	s.of.free.Add(borrowed(s.held) - borrowed(s.held-n))
+	s.of.free.Add(s.borrowed(s.held) - s.borrowed(s.held-n))
 	s.held -= n
 }
 
-// borrowed is the part of what a connection holds that counts for the budget.
-func borrowed(held int64) int64 { return max(0, held-connectionLeast) }
+// borrowed is the part of what a connection has that counts for the budget.
+func (s *share) borrowed(held int64) int64 { return max(0, held-s.least) }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 const (
 	// goodbye is how long a client has to take the last of what it was sent if it never brought a token, or is cut off.
 	goodbye = 2 * time.Second
+	// hangUpEvery is how often a connection is looked at that nobody reads.
+	hangUpEvery = 5 * time.Second
 	// lookAgain is how often a connection that lingers is looked at.
 	lookAgain = time.Second
 )
@@ -47,7 +50,8 @@ type watchedConn struct {
 	once sync.Once // for close
 	open *sessions
 
-	reading sync.Mutex // one reader at a time
+	reading sync.Mutex   // one reader at a time
+	reads   atomic.Int64 // how many there were
 
 	mu       sync.Mutex
 	closed   bool          // nobody but linger reads any more
@@ -66,6 +70,7 @@ func (c *watchedConn) Read(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	n, err := c.Conn.Read(p)
+	c.reads.Add(1)
 	if err != nil && !isTimeout(err) { // net/http stops a read of its own with a deadline
 		c.gone()
 	}
@@ -114,7 +119,45 @@ func (c *watchedConn) takenOver() {
 			c.be(goodbye)
 			c.Close()
 		})
+		before := c.reads.Load()
+		time.AfterFunc(hangUpEvery, func() { c.lookForHangUp(before) })
 	}
+}
+
+// lookForHangUp notices that the client is gone while nobody reads, since what it has sent waits for a container that
+// does not read either. before is how many reads there were when it last looked.
+func (c *watchedConn) lookForHangUp(before int64) {
+	if c.ctx.Err() != nil {
+		return
+	}
+	now := c.reads.Load()
+	if now == before && c.reading.TryLock() { // whoever reads learns it from the read
+		gone := hungUp(c.Conn)
+		c.reading.Unlock()
+		if gone {
+			c.gone()
+			return
+		}
+	}
+	time.AfterFunc(hangUpEvery, func() { c.lookForHangUp(now) })
+}
+
+// hungUp says whether the client has closed its side, or has reset the connection.
+func hungUp(conn net.Conn) (gone bool) {
+	tcp, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n > 0
+	})
+	return gone
 }
 
 // Close ends the connection, and leaves a client the time that it needs to take what was written: the kernel still

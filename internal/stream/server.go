@@ -61,7 +61,8 @@ type Server struct {
 	cut      context.Context // ends a little later: connections are closed then
 	cutOff   context.CancelFunc
 	open     *sessions
-	memory   *budget       // of what clients have sent and nobody has taken yet
+	memory   *budget       // bytes that clients have sent and nobody has taken yet
+	forwards *budget       // connections to ports of pods
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
@@ -94,11 +95,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
 	s := &Server{
-		cfg:     cfg,
-		base:    url.URL{Scheme: "http", Host: listener.Addr().String()},
-		tokens:  tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
-		memory:  newBudget(allMost),
-		serving: make(chan struct{}),
+		cfg:      cfg,
+		base:     url.URL{Scheme: "http", Host: listener.Addr().String()},
+		tokens:   tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
+		memory:   newBudget(allMost),
+		forwards: newBudget(forwardsMost),
+		serving:  make(chan struct{}),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.open = &sessions{cut: s.cut, none: make(chan struct{})}

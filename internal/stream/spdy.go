@@ -33,7 +33,7 @@ const (
 	// headersMost and headerMost bound what header blocks inflate to: how many headers there are, and how long a name or
 	// a value may be.
 	headersMost = 32
-	headerMost  = 1 << 10
+	headerMost  = 256
 	// pieceMost bounds the data that are read, or written, at once.
 	pieceMost = 32 << 10
 	// pieceCost is added to the length of queued data for what Go takes to keep them.
@@ -152,7 +152,8 @@ func newSPDY(conn net.Conn, in *bufio.Reader, memory *budget, idle time.Duration
 	admit admitter) *spdyConn {
 	c := &spdyConn{conn: conn, in: in, timeout: idle, admit: admit, most: most, out: bufio.NewWriter(conn),
 		answers: make(chan answer, answersMost), opened: make(chan *spdyStream, openedMost), read: make(chan struct{}),
-		done: make(chan struct{}), streams: map[spdy.StreamId]*spdyStream{}, share: share{of: memory}}
+		done: make(chan struct{}), streams: map[spdy.StreamId]*spdyStream{},
+		share: share{of: memory, least: connectionLeast, most: connectionMost}}
 	c.room = sync.NewCond(&c.mu)
 	// It fails for a level of compression only, which is its own.
 	c.framer, _ = spdy.NewFramerWithOptions(io.Discard, readerFunc(func(p []byte) (int, error) { return c.block.Read(p) }),

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -13,8 +14,12 @@ import (
 )
 
 const (
-	// forwardMost bounds the streams of a client that forwards ports: two for each connection.
+	// forwardMost bounds the streams of a client that forwards ports: two for each connection to a port.
 	forwardMost = 1024
+	// forwardsLeast is how many connections to ports a client may always have, and forwardsMost how many all clients
+	// together may have beyond that. Each takes about 100 KiB, and a descriptor.
+	forwardsLeast = 16
+	forwardsMost  = 4096
 	// resetGrace is how long the pod's side of a connection has to end after the client has reset its own.
 	resetGrace = 2 * time.Second
 )
@@ -38,17 +43,19 @@ func (f *forwarder) serveSPDY(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer c.close()
-	waiting := &pairs{forwarder: f, waiting: map[string]*pair{}}
+	waiting := &pairs{forwarder: f, waiting: map[string]*pair{},
+		share: share{of: f.server.forwards, least: forwardsLeast, most: forwardMost / 2}}
 	for s := c.accept(f.ctx); s != nil; s = c.accept(f.ctx) {
 		waiting.add(s)
 	}
 }
 
-// pairs are streams that wait for their other one.
+// pairs are a client's streams, by two.
 type pairs struct {
 	*forwarder
-	mu      sync.Mutex // guards waiting
-	waiting map[string]*pair
+	mu      sync.Mutex       // guards the fields below
+	waiting map[string]*pair // those whose other stream has not come
+	share   share            // of what is forwarded
 }
 
 type pair struct {
@@ -80,7 +87,25 @@ func (p *pairs) add(s *spdyStream) {
 	}
 	at.timeout.Stop()
 	delete(p.waiting, key)
-	p.open.Go(func() { p.forwardPair(at) })
+	if p.share.take(1) {
+		p.open.Go(func() {
+			defer p.leave()
+			p.forwardPair(at)
+		})
+		return
+	}
+	p.open.Go(func() {
+		fmt.Fprintf(at.failure, "error forwarding port %s to pod %s: too many connections are forwarded at a time",
+			at.data.port, p.sandbox)
+		_ = at.data.Reset()
+		_ = at.failure.Reset()
+	})
+}
+
+func (p *pairs) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.share.give(1)
 }
 
 // giveUp drops a stream whose other one has not come.

@@ -174,7 +174,8 @@ func TestInputThatNobodyTakesIsHeldUpToABound(t *testing.T) {
 
 func TestConnectionsShareABudgetBeyondWhatEachMayHold(t *testing.T) {
 	b := newBudget(100 << 10)
-	first, second := share{of: b}, share{of: b}
+	first := share{of: b, least: connectionLeast, most: connectionMost}
+	second := first
 	fill := func(s *share) (n int64) {
 		for s.take(1 << 10) {
 			n += 1 << 10
@@ -195,8 +196,10 @@ func TestConnectionsShareABudgetBeyondWhatEachMayHold(t *testing.T) {
 	if got := b.free.Load(); got != 100<<10 {
 		t.Errorf("%d are free at the end", got)
 	}
-	if alone := (&share{of: newBudget(allMost)}); fill(alone) != connectionMost {
-		t.Errorf("one takes %d", alone.held)
+	alone := first
+	alone.of = newBudget(allMost)
+	if got := fill(&alone); got != connectionMost {
+		t.Errorf("one alone takes %d", got)
 	}
 }
 
@@ -348,5 +351,104 @@ func TestASizeOfATerminalHasABound(t *testing.T) {
 	}
 	if want := []remotecommand.TerminalSize{{Width: 80, Height: 24}, {Width: 81, Height: 25}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A container that reads no input does not keep its client's end from being noticed.
+func TestACommandThatReadsNothingEndsWhenItsClientIsGone(t *testing.T) {
+	for _, transport := range []string{"SPDY", "WebSocket"} {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			h := newHost()
+			s := start(t, Config{Runtime: h})
+			address := execURL(t, s, Wanted{Stdin: true, Stdout: true}, "sh", "-c", "echo begun; exec sleep 50")
+			var conn net.Conn
+			var frame []byte
+			if transport == "SPDY" {
+				c := dialSPDY(t, address, "v4.channel.k8s.io")
+				c.openExec("error", "stdin", "stdout")
+				if begun, ok := c.next().(*spdy.DataFrame); !ok {
+					t.Fatalf("%+v", begun)
+				}
+				conn, frame = c.Conn, append([]byte{0, 0, 0, 3, 0, 1, 0, 0}, make([]byte, 1<<16)...)
+			} else {
+				c := dialChannels(t, address, "v4.channel.k8s.io")
+				for begun := false; !begun; {
+					_, message, err := c.ReadMessage()
+					if err != nil {
+						t.Fatal(err)
+					}
+					begun = strings.Contains(string(message), "begun")
+				}
+				// A binary message of 65536 bytes, masked with zeros.
+				conn, frame = c.NetConn(), append([]byte{0x82, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, make([]byte, 1<<16)...)
+			}
+			// Until the server has read nothing for a while.
+			for {
+				if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.Write(frame); isTimeout(err) {
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			select {
+			case <-h.ended:
+			case <-time.After(40 * time.Second):
+				t.Error("the command lives on")
+			}
+		})
+	}
+}
+
+// What one client forwards leaves room for others.
+func TestForwardedConnectionsHaveABound(t *testing.T) {
+	port := listen(t, func(c *net.TCPConn) {
+		fmt.Fprint(c, "hello")
+		<-t.Context().Done()
+	})
+	s := start(t, Config{})
+	s.forwards.free.Store(4)
+	connect := func() (says func(request int) string) {
+		address, err := s.GetPortForward(t.Context(), PortForwardRequest{SandboxID: "p1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := dialSPDY(t, address, "portforward.k8s.io")
+		return func(request int) string {
+			for i, kind := range []string{"error", "data"} {
+				header := forwardHeader(kind, fmt.Sprint(request))
+				header["port"] = []string{fmt.Sprint(port)}
+				c.send(&spdy.SynStreamFrame{StreamId: spdy.StreamId(4*request + 2*i + 1), Headers: header})
+			}
+			for {
+				if data, ok := c.next().(*spdy.DataFrame); ok {
+					return string(data.Data)
+				}
+			}
+		}
+	}
+	first, second := connect(), connect()
+	for request := range forwardsLeast + 4 {
+		if got := first(request); got != "hello" {
+			t.Fatalf("connection %d: %q", request, got)
+		}
+	}
+	if got := first(forwardsLeast + 4); !strings.Contains(got, "too many connections") {
+		t.Errorf("one more: %q", got)
+	}
+	for request := range forwardsLeast {
+		if got := second(request); got != "hello" {
+			t.Fatalf("connection %d of another client: %q", request, got)
+		}
+	}
+	if got := second(forwardsLeast); !strings.Contains(got, "too many connections") {
+		t.Errorf("one more of another client: %q", got)
 	}
 }
