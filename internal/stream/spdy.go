@@ -114,7 +114,7 @@ type answer struct {
 func (s *Server) upgradeSPDY(w http.ResponseWriter, req *http.Request, idle time.Duration, most int,
 	admit admitter) *spdyConn {
 	if !strings.Contains(strings.ToLower(req.Header.Get(httpstream.HeaderConnection)), "upgrade") ||
-		!strings.EqualFold(req.Header.Get(httpstream.HeaderUpgrade), httpspdy.HeaderSpdy31) {
+		!strings.Contains(strings.ToUpper(req.Header.Get(httpstream.HeaderUpgrade)), httpspdy.HeaderSpdy31) {
 		http.Error(w, "this address is for SPDY/3.1 and WebSocket: the request has no Connection: Upgrade, or names neither "+
 			"in its header Upgrade", http.StatusBadRequest)
 		return nil
