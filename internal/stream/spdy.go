@@ -60,7 +60,7 @@ const (
 var deflateDictionary = []byte{0x78, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2}
 
 // noHeaders is a block of no headers: a stored block (RFC 1951, 3.2.4) of the number zero, and an empty one, at which
-// readers hand out what they have. Berth sends no others: a compressor would take a megabyte for each connection.
+// readers hand out what they have. Berth sends no others: a compressor would take 750 KiB for each connection.
 var noHeaders = []byte{0, 4, 0, 0xfb, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
 
 // errReset is the error of who writes to a stream that has been reset, or that the writer has closed.
