@@ -8,10 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/loglimit"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -293,6 +297,70 @@ func BenchmarkPump(b *testing.B) {
 			}
 			w.Close()
 			<-p.Done()
+		})
+	}
+}
+
+// TestAFloodAfterTheEndEndsThePump: another process holds the pipe of a container that has ended, and writes faster than
+// the pump reads. The pump takes what the container has left, and ends; before, it read for ever. A Stop of an upgrade
+// that comes meanwhile is heard as well.
+func TestAFloodAfterTheEndEndsThePump(t *testing.T) {
+	for _, way := range []string{"end", "stop"} {
+		t.Run(way, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			var fds [2]int
+			if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+				t.Fatal(err)
+			}
+			w := os.NewFile(uintptr(fds[1]), "write")
+			enlarge(fds[1], pipeBusy)
+			// Empty lines that are over the log's rate are slow to read and take no room.
+			l := New(path, roomy(t.TempDir()), quiet())
+			l.Limit(loglimit.Limits{Rate: 1, Burst: 1000, Over: loglimit.Drop}, true)
+			p, err := NewPump(l, Stdout, fds[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.WriteString("the container's\n"); err != nil {
+				t.Fatal(err)
+			}
+			p.Start()
+			var writers sync.WaitGroup
+			var written atomic.Int64
+			var stop atomic.Bool
+			junk := bytes.Repeat([]byte{'\n'}, pipeDefault)
+			for range 4 {
+				writers.Go(func() {
+					for !stop.Load() {
+						n, err := w.Write(junk)
+						written.Add(int64(n))
+						if err != nil {
+							return // the pump has closed its side
+						}
+					}
+				})
+			}
+			for written.Load() < 4*pipeBusy {
+				time.Sleep(time.Millisecond)
+			}
+			before := written.Load()
+			p.End()
+			if way == "stop" {
+				if p.Stop(); !p.Ended() {
+					p.Start() // the keeper goes on as it is
+				}
+			}
+			<-p.Done()
+			// What lay in the pipe at the end, and at the Start, and what has come into the pipe since.
+			if more := written.Load() - before; !p.Ended() || more > 4*pipeBusy {
+				t.Errorf("ended: %t; the flood went on for %d bytes", p.Ended(), more)
+			}
+			stop.Store(true)
+			writers.Wait()
+			w.Close()
+			if got, _ := contents(t, path); !strings.HasPrefix(got, "the container's\n") {
+				t.Errorf("the container's output is lost: %.100q", got)
+			}
 		})
 	}
 }

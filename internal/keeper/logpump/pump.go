@@ -222,7 +222,8 @@ func (p *Pump) run(done chan struct{}) {
 			if stopping {
 				return
 			}
-			if last && p.drain() {
+			if last {
+				p.drain()
 				return
 			}
 			p.flush()
@@ -248,17 +249,36 @@ func (p *Pump) run(done chan struct{}) {
 	}
 }
 
-// drain reads without waiting until nothing is left, and ends the pump.
-func (p *Pump) drain() bool {
-	for {
+// drain reads without waiting what the container has left, and ends the pump. It returns early if the pump is to stop.
+// Another process may hold the other side and write faster than the pump reads, so that it never finds nothing left.
+func (p *Pump) drain() {
+	for left := p.rest(); left > 0; {
+		if p.isStopping() {
+			return
+		}
 		var b []byte
 		if err := p.raw.Control(func(fd uintptr) { b, _ = p.buf.fill(int(fd), readSize) }); err != nil || len(b) == 0 {
-			p.finish()
-			return true
+			break
 		}
+		left -= len(b)
 		p.log.feed(p.stream, b)
 		p.take()
 	}
+	p.finish()
+}
+
+// rest is at least as much as is on its way from the container now. A terminal does not say how much the kernel has of
+// its output; that is less than a pipe may hold.
+func (p *Pump) rest() int {
+	n := 0
+	_ = p.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return p.buf.waits + max(n, pipeBusy)
+}
+
+func (p *Pump) isStopping() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stopping
 }
 
 // finish writes what there is of a last line that has no end, and closes the descriptor. The record of such a line is
