@@ -66,7 +66,7 @@ type Server struct {
 	oom      oom.Ledger
 	limits   limits.Limits
 	backlogs *logpump.Backlogs
-	watching sync.WaitGroup // waiters for processes, and what they do when these end
+	watching gate.Tasks // waiters for processes, and what they do when these end
 }
 
 // identity tells keepers apart. An upgrade hands it on to the new program.

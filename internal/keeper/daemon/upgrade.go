@@ -60,13 +60,8 @@ func (u *upgrade) checkBinary() error {
 
 func (u *upgrade) execute() error {
 	s := u.s
-	quiet := make(chan struct{})
-	go func() {
-		s.gate.Wait()
-		close(quiet)
-	}()
 	select {
-	case <-quiet:
+	case <-s.gate.Idle():
 	case <-time.After(upgradeWait):
 		s.gate.Open()
 		return errors.New("a start that is under way does not end")

@@ -14,10 +14,11 @@ var ErrUpgrading = fmt.Errorf("the keeper is being upgraded: %w", errdefs.ErrUna
 // Gate lets calls begin, unless the keeper is about to be replaced or to end. A call that changes something must begin
 // with it: otherwise the upgrade could interrupt the call half way.
 type Gate struct {
-	mu       sync.Mutex
-	closed   bool
-	stop     chan struct{} // closed with the gate
-	inflight sync.WaitGroup
+	inflight Tasks
+
+	mu     sync.Mutex
+	closed bool
+	stop   chan struct{} // closed with the gate
 }
 
 // New returns a gate that is open.
@@ -30,15 +31,15 @@ func (g *Gate) Begin() error {
 	if g.closed {
 		return ErrUpgrading
 	}
-	g.inflight.Add(1)
+	g.inflight.Begin()
 	return nil
 }
 
 // Again is Begin for work that is started by a call which has begun and has not ended.
-func (g *Gate) Again() { g.inflight.Add(1) }
+func (g *Gate) Again() { g.inflight.Begin() }
 
 // End is called when the work of Begin or Again is over.
-func (g *Gate) End() { g.inflight.Done() }
+func (g *Gate) End() { g.inflight.End() }
 
 // Stopped is closed when the gate closes. Calls that only wait return then, and the client makes them again.
 func (g *Gate) Stopped() <-chan struct{} {
@@ -66,6 +67,9 @@ func (g *Gate) Open() {
 	g.closed = false
 	g.stop = make(chan struct{})
 }
+
+// Idle returns a channel that is closed as soon as everything that was let in has ended.
+func (g *Gate) Idle() <-chan struct{} { return g.inflight.Idle() }
 
 // Wait returns when everything that was let in has ended.
 func (g *Gate) Wait() { g.inflight.Wait() }
