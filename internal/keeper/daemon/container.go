@@ -67,8 +67,9 @@ type streams struct {
 	// stdinClosed is set once a client has asked to close the input. A write end that is handed back later must not open
 	// it again.
 	stdinClosed bool
-	// draining is set while drain waits for the rest of the output of a container that has ended.
-	draining bool
+	// draining is set while drain waits for the rest of the output of a container that has ended. drainNext: an upgrade has
+	// stopped the pumps and failed meanwhile, and drain has to begin anew.
+	draining, drainNext bool
 }
 
 // attached are the clients that a container's output is copied to. container.mu guards them.
@@ -264,8 +265,12 @@ func (c *container) drain() {
 		if !p.Ended() {
 			// Stopped for an upgrade: the new program continues, or this one if the upgrade fails.
 			c.mu.Lock()
-			c.draining = false
+			again := c.drainNext
+			c.draining, c.drainNext = false, false
 			c.mu.Unlock()
+			if again {
+				c.drain()
+			}
 			return
 		}
 	}
@@ -283,6 +288,14 @@ func (c *container) drain() {
 	c.s.escrow.release(c.id)
 	c.change(func(r *record.Container) { r.LogDone = true })
 	close(c.flushed)
+}
+
+// drainAgain is drain after an upgrade that has failed. A drain that has not noticed the upgrade yet does it again.
+func (c *container) drainAgain() {
+	c.mu.Lock()
+	c.drainNext = c.draining
+	c.mu.Unlock()
+	c.drain()
 }
 
 // signal sends a signal to the init process.

@@ -339,6 +339,10 @@ func (p *process) watch(proc *pidfd.FD) {
 func (p *process) ended(exit pidfd.Exit) {
 	c := p.c
 	c.mu.Lock()
+	if p.record.Exited {
+		c.mu.Unlock()
+		return
+	}
 	if p.timer != nil {
 		p.timer.Stop()
 	}

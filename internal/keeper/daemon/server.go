@@ -67,6 +67,8 @@ type Server struct {
 	limits   limits.Limits
 	backlogs *logpump.Backlogs
 	watching gate.Tasks // waiters for processes, and what they do when these end
+	// pauseWait is how long an upgrade waits until waiters and log pumps have paused.
+	pauseWait time.Duration
 }
 
 // identity tells keepers apart. An upgrade hands it on to the new program.
@@ -127,6 +129,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, identity: identity{startedAt: time.Now(), generation: rand.Text()},
 		sockets:    sockets{fatal: make(chan error, 1)},
 		gate:       gate.New(),
+		pauseWait:  pauseWait,
 		containers: &containers{byID: map[string]*container{}},
 		table:      record.NewTable(filepath.Join(cfg.Dir, recordsDir), cfg.Logger),
 		events:     events.New(),

@@ -346,6 +346,46 @@ func TestAnUpgradeThatFails(t *testing.T) {
 	n.counted("c")
 }
 
+// TestAnUpgradeThatCannotPause: what waits at a file system that does not answer holds up no upgrade for ever. That is
+// refused, all goes on, and the next one need not be.
+func TestAnUpgradeThatCannotPause(t *testing.T) {
+	n := start(t)
+	stop := filepath.Join(t.TempDir(), "stop")
+	n.run(n.shell("c", counting(stop, 5)))
+	n.exec("c", "e", fmt.Sprintf("until [ -e %s ]; do sleep 0.01; done; exit 6", stop), time.Minute)
+	program := filepath.Join(t.TempDir(), "keeper")
+	n.server.cfg.Binary, n.server.pauseWait = program, 100*time.Millisecond
+	upgrade := func(want string) {
+		t.Helper()
+		script := fmt.Sprintf("#!/bin/sh\nrm \"$0\"\necho %d\n", handover.Format) // gone when it is to be executed
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.server.Upgrade(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		at := n.counted("c")
+		n.until("it counts on", func() bool { return n.counted("c") > at+10 })
+	}
+	hangs := make(chan struct{})
+	n.server.watching.Go(func() { <-hangs })
+	upgrade("still being recorded")
+	upgrade("still being recorded")
+	close(hangs)
+	n.server.pauseWait = pauseWait
+	upgrade("no such file")
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if exit := n.exit("c", "e"); exit.ExitCode != 6 {
+		t.Errorf("exec: %+v", exit)
+	}
+	if st := n.ended("c"); st.ExitCode != 5 || st.Orphan {
+		t.Errorf("%+v", st)
+	}
+	n.counted("c")
+}
+
 // TestOneKeeperForADirectory: a second one is refused.
 func TestOneKeeperForADirectory(t *testing.T) {
 	n := start(t)

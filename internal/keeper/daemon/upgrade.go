@@ -1,11 +1,13 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/handover"
@@ -19,6 +21,7 @@ import (
 
 const (
 	upgradeWait    = 30 * time.Second // for what is under way
+	pauseWait      = 10 * time.Second // for waiters and log pumps to pause
 	disconnectWait = 2 * time.Second  // for the answers to reach their clients
 )
 
@@ -64,7 +67,7 @@ func (u *upgrade) execute() error {
 	case <-s.gate.Idle():
 	case <-time.After(upgradeWait):
 		s.gate.Open()
-		return errors.New("a start that is under way does not end")
+		return fmt.Errorf("a start that is under way does not end: %w", errdefs.ErrUnavailable)
 	}
 	s.disconnect()
 
@@ -99,11 +102,9 @@ func (u *upgrade) save() (*handover.State, error) {
 			return nil, err
 		}
 	}
-	for _, c := range s.containers.all() {
-		c.stop()
+	if err := u.pause(); err != nil {
+		return nil, err
 	}
-	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
-	s.watching.Wait()
 	for _, c := range s.containers.all() {
 		sc, err := c.save()
 		if err != nil {
@@ -117,8 +118,62 @@ func (u *upgrade) save() (*handover.State, error) {
 	return saved, nil
 }
 
-// stop stops the container's waiters and log pumps.
+// pause stops waiters and log pumps. Each may be at a file system that does not answer, and the kernel would not let
+// this program go before that one answers. So there is no upgrade then, and resume has all go on.
+func (u *upgrade) pause() error {
+	s := u.s
+	limit := time.NewTimer(s.pauseWait)
+	defer limit.Stop()
+	all := s.containers.all()
+	pumps := make([][]<-chan struct{}, len(all))
+	for i, c := range all {
+		pumps[i] = c.pause()
+	}
+	for i, c := range all {
+		if !allClosed(limit.C, pumps[i]) {
+			return fmt.Errorf("the log of container %s takes no output: %w", c.id, errdefs.ErrUnavailable)
+		}
+	}
+	clients := make([][]<-chan struct{}, len(all))
+	for i, c := range all {
+		clients[i] = c.pauseClients()
+	}
+	for i, c := range all {
+		if !allClosed(limit.C, clients[i]) {
+			return fmt.Errorf("the disk of a client of container %s takes no output: %w", c.id, errdefs.ErrUnavailable)
+		}
+	}
+	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
+	if !allClosed(limit.C, []<-chan struct{}{s.watching.Idle()}) {
+		return fmt.Errorf("the end of a container or exec is still being recorded: %w", errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// allClosed waits until channels are closed. It is false if the limit is over before that.
+func allClosed(limit <-chan time.Time, channels []<-chan struct{}) bool {
+	for _, c := range channels {
+		select {
+		case <-c:
+		case <-limit:
+			return false
+		}
+	}
+	return true
+}
+
+// stop stops the container's waiters and log pumps, however long that takes.
 func (c *container) stop() {
+	for _, paused := range c.pause() {
+		<-paused
+	}
+	for _, paused := range c.pauseClients() {
+		<-paused
+	}
+}
+
+// pause stops the container's waiters, and its log pumps: these have stopped when the channels are closed.
+func (c *container) pause() (paused []<-chan struct{}) {
 	c.mu.Lock()
 	var pumps []*logpump.Pump
 	for _, p := range c.pumps {
@@ -131,7 +186,6 @@ func (c *container) stop() {
 		}
 		procs = append(procs, p.proc)
 	}
-	out := c.out
 	c.mu.Unlock()
 	for _, p := range procs {
 		if p != nil {
@@ -139,11 +193,21 @@ func (c *container) stop() {
 		}
 	}
 	for _, p := range pumps {
-		p.Stop()
+		p.Pause()
+		paused = append(paused, p.Done())
 	}
-	if out != nil {
-		out.Stop()
+	return paused
+}
+
+// pauseClients stops writing to attached clients. The pumps have stopped.
+func (c *container) pauseClients() []<-chan struct{} {
+	c.mu.Lock()
+	out := c.out
+	c.mu.Unlock()
+	if out == nil {
+		return nil
 	}
+	return out.Pause()
 }
 
 // save describes a container that is stopped.
@@ -151,7 +215,7 @@ func (c *container) save() (handover.Container, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sc := handover.Container{Record: c.record, Pidfd: -1, Stdin: c.stdin, StdinClosed: c.stdinClosed,
-		Owners: c.owners, Clients: c.clients}
+		Owners: maps.Clone(c.owners), Clients: maps.Clone(c.clients)}
 	if c.proc != nil {
 		if err := c.proc.Control(func(fd int) { sc.Pidfd = fd }); err != nil {
 			return sc, err
@@ -200,7 +264,10 @@ func (u *upgrade) resume() {
 		for _, p := range c.execs {
 			execs = append(execs, p)
 		}
-		state := c.record.State
+		rest := c.record.State == protocol.StateExited && !c.record.LogDone
+		if c.record.Orphan && !s.adoption.handbackOver() {
+			rest = false // its output may yet be handed back
+		}
 		c.mu.Unlock()
 		if proc != nil {
 			proc.Resume()
@@ -222,8 +289,8 @@ func (u *upgrade) resume() {
 				p.follow(proc)
 			}
 		}
-		if state == protocol.StateExited && !c.status().LogDone {
-			s.watching.Go(c.drain)
+		if rest {
+			s.watching.Go(c.drainAgain)
 		}
 	}
 }

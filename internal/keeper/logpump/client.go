@@ -147,8 +147,8 @@ type LogState struct {
 	Lost map[string]string `json:"lost,omitempty"`
 }
 
-// Stop pauses writing to clients. The pumps are stopped before.
-func (l *Log) Stop() {
+// Pause pauses writing to clients, which is done when the channels are closed. The pumps are paused before.
+func (l *Log) Pause() (paused []<-chan struct{}) {
 	// Not under the lock: a queue whose file cannot be written to has its client cut off.
 	l.amu.Lock()
 	var queues []*queue
@@ -159,11 +159,19 @@ func (l *Log) Stop() {
 	}
 	l.amu.Unlock()
 	for _, q := range queues {
-		q.stop()
+		paused = append(paused, q.pause()...)
+	}
+	return paused
+}
+
+// Stop is Pause, and waits until it is done.
+func (l *Log) Stop() {
+	for _, paused := range l.Pause() {
+		<-paused
 	}
 }
 
-// Start lets the clients go on after Stop, or after Restore. The pumps are started after that: what they bring before
+// Start lets the clients go on after Pause, or after Restore. The pumps are started after that: what they bring before
 // has to wait in a file.
 func (l *Log) Start() {
 	l.amu.Lock()

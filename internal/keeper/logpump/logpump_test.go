@@ -364,3 +364,38 @@ func TestAFloodAfterTheEndEndsThePump(t *testing.T) {
 		})
 	}
 }
+
+// TestAPumpWhoseLogHangsGoesOn: an upgrade does not wait for ever until a pump pauses that is at a write which hangs. It
+// gives up and starts the pump, which goes on where it was, and twice no line.
+func TestAPumpWhoseLogHangsGoesOn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, p, w := pump(t, path)
+	l.mu.Lock() // as a write to a file system that does not answer
+	if _, err := w.WriteString("one\n"); err != nil {
+		t.Fatal(err)
+	}
+	for { // until the pump has read it
+		var waits int
+		_ = p.Control(func(fd int) { waits, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
+		if waits == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.Pause()
+	paused := p.Done()
+	if isClosed(paused) {
+		t.Fatal("it has paused in the middle of a write")
+	}
+	p.Start()
+	l.mu.Unlock()
+	if _, err := w.WriteString("two\n"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	<-p.Done()
+	<-paused
+	if got, _ := contents(t, path); got != "one\ntwo\n" || !p.Ended() {
+		t.Errorf("the log has %q; ended %t", got, p.Ended())
+	}
+}

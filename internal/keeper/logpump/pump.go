@@ -39,7 +39,6 @@ type Pump struct {
 	tag    []byte // " stdout "
 	file   *os.File
 	raw    syscall.RawConn
-	done   chan struct{}
 
 	buf     *buffer // what has been read, and how much of it is in the log
 	scanned int     // up to where in buf there is no end of the line that begins what is left
@@ -50,8 +49,9 @@ type Pump struct {
 	wakes
 
 	mu       sync.Mutex
-	stopping bool // Stop was called
+	stopping bool // Pause was called
 	last     bool // End was called: read what there is, do not wait for more
+	done     chan struct{}
 }
 
 // NewPump reads fd, which it takes over, once it is started: a pipe or a terminal's master.
@@ -108,7 +108,7 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 	return p, nil
 }
 
-// Start starts the pump, or continues after Stop.
+// Start starts the pump, or continues after Pause or Stop.
 func (p *Pump) Start() {
 	p.mu.Lock()
 	p.stopping = false
@@ -116,9 +116,31 @@ func (p *Pump) Start() {
 	if p.last {
 		_ = p.file.SetReadDeadline(time.Unix(1, 0))
 	}
-	p.mu.Unlock()
-	done := make(chan struct{})
+	before, done := p.done, make(chan struct{})
 	p.done = done
+	p.mu.Unlock()
+	if before == nil || isClosed(before) {
+		p.begin(done)
+		return
+	}
+	// It was asked to pause, and is still at a write to the log that hangs.
+	go func() {
+		<-before
+		p.begin(done)
+	}()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin runs the pump, unless it has ended.
+func (p *Pump) begin(done chan struct{}) {
 	if p.ended {
 		close(done)
 		return
@@ -128,7 +150,11 @@ func (p *Pump) Start() {
 }
 
 // Done is closed when the pump has ended or was stopped.
-func (p *Pump) Done() <-chan struct{} { return p.done }
+func (p *Pump) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.done
+}
 
 // Ended says whether all was read; valid once Done is closed.
 func (p *Pump) Ended() bool { return p.ended }
@@ -142,14 +168,19 @@ func (p *Pump) End() {
 	p.Hasten()
 }
 
-// Stop pauses the pump between two reads, and waits until it is paused. Start continues.
-func (p *Pump) Stop() {
+// Pause pauses the pump between two reads. It is paused when Done is closed. Start continues.
+func (p *Pump) Pause() {
 	p.mu.Lock()
 	p.stopping = true
 	_ = p.file.SetReadDeadline(time.Unix(1, 0))
 	p.mu.Unlock()
 	token(p.wake)
-	<-p.done
+}
+
+// Stop is Pause, and waits until the pump is paused.
+func (p *Pump) Stop() {
+	p.Pause()
+	<-p.Done()
 }
 
 // Flush writes the part of a line that a stopped pump has, so that another pump can continue with the stream.

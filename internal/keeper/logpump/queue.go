@@ -82,10 +82,19 @@ func pollable(f *os.File) *os.File {
 func (q *queue) start() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.stopping = false
+	before, done := q.done, make(chan struct{})
+	if before != nil && !q.stopping {
+		return // it was not paused
+	}
+	q.stopping, q.done = false, done
 	_ = q.file.SetWriteDeadline(time.Time{})
-	q.done = make(chan struct{})
-	go q.run(q.done)
+	go func() {
+		if before != nil {
+			<-before // one that was asked to pause may still be at a write that hangs
+			token(q.wake)
+		}
+		q.run(done)
+	}()
 	if q.spooled == nil && (q.from < q.to || len(q.tail) > 0) { // push may have begun it
 		q.startSpool()
 	}
@@ -313,43 +322,50 @@ func (q *queue) kill() {
 	token(q.stir)
 }
 
-// stop pauses writing to the reader, has what waits in memory for the file written there, and waits for both.
-func (q *queue) stop() {
+// pause pauses writing to the reader, and has what waits in memory for the file written there. Both are done when the
+// channels are closed.
+func (q *queue) pause() []<-chan struct{} {
 	q.mu.Lock()
 	q.stopping = true
 	_ = q.file.SetWriteDeadline(time.Unix(1, 0))
-	done, spooled := q.done, q.spooled
+	paused := []<-chan struct{}{q.done}
+	if q.spooled != nil {
+		paused = append(paused, q.spooled)
+	}
 	q.mu.Unlock()
 	token(q.wake)
 	token(q.stir)
-	<-done
-	if spooled != nil {
-		<-spooled
-	}
+	return paused
 }
 
-// next takes the next piece to write, nil if there is none now; end is true when none will come.
-func (q *queue) next() (b []byte, end bool) {
+// next takes the next piece to write, nil if there is none now. paused is true if there will be none before start, and
+// end if there will be none at all.
+func (q *queue) next() (b []byte, paused, end bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case q.dead || q.stopping:
-		return nil, true
+	case q.dead:
+		return nil, false, true
+	case q.stopping:
+		return nil, true, false
 	case len(q.front) > 0:
 	case len(q.mem) > 0:
 		q.front, q.mem = q.mem, nil
 		token(q.stir)
 	case q.finished && q.spooled == nil:
-		return nil, true
+		return nil, false, true
 	}
-	return q.front, false
+	return q.front, false, false
 }
 
 func (q *queue) run(done chan struct{}) {
 	defer close(done)
 	for range q.wake {
 		for {
-			b, end := q.next()
+			b, paused, end := q.next()
+			if paused {
+				return
+			}
 			if end {
 				q.end()
 				return
@@ -370,19 +386,17 @@ func (q *queue) run(done chan struct{}) {
 	}
 }
 
-// end closes the descriptors that are no longer needed, unless writing is only paused.
+// end closes the descriptors of a queue that nothing more is written from.
 func (q *queue) end() {
 	drop := func() {}
 	q.mu.Lock()
-	if !q.stopping || q.dead {
-		q.die()
-		q.file.Close()
-		q.front, q.mem = nil, nil
-		if q.spooled == nil {
-			drop = q.drop()
-		} else {
-			token(q.stir)
-		}
+	q.die()
+	q.file.Close()
+	q.front, q.mem = nil, nil
+	if q.spooled == nil {
+		drop = q.drop()
+	} else {
+		token(q.stir)
 	}
 	q.mu.Unlock()
 	drop()
