@@ -237,17 +237,13 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 		proc.Close()
 		return err
 	}
-	pumps := map[logpump.Stream]*logpump.Pump{}
-	for stream, fd := range map[logpump.Stream]int{logpump.Stdout: e.out, logpump.Stderr: e.err} {
-		if fd < 0 {
-			continue
-		}
-		p, err := logpump.NewPump(log, stream, fd)
-		if err != nil {
-			return fmt.Errorf("take %s: %w", stream, err)
-		}
+	pumps, err := e.pumps(log)
+	if err != nil {
+		proc.Close()
+		return err
+	}
+	for _, p := range pumps {
 		p.Start()
-		pumps[stream] = p
 	}
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
@@ -260,7 +256,7 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	}
 	c.proc, c.out, c.pumps, c.stdin, c.prepared = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
-	*e = ends{in: -1, out: -1, err: -1}
+	e.in = -1
 	if err := c.s.table.Save(&r); err != nil {
 		return err
 	}
@@ -358,6 +354,31 @@ func (e *ends) open(l *runtime.Launch, stdin bool) (err error) {
 		}
 	}
 	return nil
+}
+
+// pumps makes the pumps of the output, which own the descriptors from then on. After an error there are none, and what
+// they had is closed.
+func (e *ends) pumps(log *logpump.Log) (map[logpump.Stream]*logpump.Pump, error) {
+	pumps := map[logpump.Stream]*logpump.Pump{}
+	for _, of := range []struct {
+		stream logpump.Stream
+		fd     *int
+	}{{logpump.Stdout, &e.out}, {logpump.Stderr, &e.err}} {
+		stream, fd := of.stream, of.fd
+		if *fd < 0 {
+			continue
+		}
+		p, err := logpump.NewPump(log, stream, *fd)
+		*fd = -1 // the pump's; NewPump has closed it if it has failed
+		if err != nil {
+			for _, p := range pumps {
+				p.Close()
+			}
+			return nil, fmt.Errorf("take %s: %w", stream, err)
+		}
+		pumps[stream] = p
+	}
+	return pumps, nil
 }
 
 func (e *ends) close() {

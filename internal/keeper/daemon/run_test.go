@@ -3,11 +3,14 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 
-	"berth/internal/keeper/gate"
-
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/gate"
+	"berth/internal/keeper/logpump"
 )
 
 // What the keeper says of a start keeps its kind on the way to the client; only what the program itself causes is a
@@ -29,6 +32,40 @@ func TestOnlyProgramsCauseStartErrors(t *testing.T) {
 			t.Errorf("%v: exit code %d, want %d", err, got.GetExitCode(), code)
 		case code != 0 && got.Message != err.Error():
 			t.Errorf("%v: message %q", err, got.Message)
+		}
+	}
+}
+
+// TestNoDescriptorIsClosedTwice: a container's output of which one stream cannot be read is closed once. It was closed
+// by the pumps and again as the start was undone: the number might be another file's by then.
+func TestNoDescriptorIsClosedTwice(t *testing.T) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[1])
+	// High numbers, which no file gets that others open meanwhile.
+	out, err := unix.FcntlInt(uintptr(pipe[0]), unix.F_DUPFD_CLOEXEC, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pipe[0])
+	none := out + 1 // nothing has it
+	e := ends{in: -1, out: out, err: none}
+	log := logpump.New("", logpump.NewBacklogs(t.TempDir()), slog.New(slog.DiscardHandler))
+	if pumps, err := e.pumps(log); !errors.Is(err, unix.EBADF) {
+		t.Fatalf("%v, %v", pumps, err)
+	}
+	// Others get the numbers.
+	for _, fd := range []int{out, none} {
+		if err := unix.Dup3(pipe[1], fd, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.close()
+	for _, fd := range []int{out, none} {
+		if err := unix.Close(fd); err != nil {
+			t.Errorf("descriptor %d, which is another's by now: %v", fd, err)
 		}
 	}
 }

@@ -156,6 +156,12 @@ func (p *Pump) Done() <-chan struct{} {
 	return p.done
 }
 
+// Close closes the descriptors of a pump that does not run.
+func (p *Pump) Close() {
+	p.file.Close()
+	p.buf.close()
+}
+
 // Ended says whether all was read; valid once Done is closed.
 func (p *Pump) Ended() bool { return p.ended }
 
@@ -323,8 +329,7 @@ func (p *Pump) finish() {
 		p.report(true)
 	}
 	p.ended = true
-	p.file.Close()
-	p.buf.close()
+	p.Close()
 }
 
 // grow makes the pipe larger once it proves busy.
