@@ -10,29 +10,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receive takes a terminal's master from the socket that a runtime sent it to.
+// Receive takes a terminal's master from the socket that a runtime sent it to. It takes one descriptor. Processes of the
+// container may be able to send, too: a message with more of them, or that the kernel has cut, is refused, and all that
+// has come with it is closed.
 func Receive(sock int) (int, error) {
 	buf := make([]byte, 4096)
 	oob := make([]byte, unix.CmsgSpace(4))
-	for {
-		_, n, _, _, err := unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
+	var n, flags int
+	for err := error(unix.EINTR); err != nil; {
+		if _, n, flags, _, err = unix.Recvmsg(sock, buf, oob, unix.MSG_CMSG_CLOEXEC); err != nil && err != unix.EINTR {
 			return -1, fmt.Errorf("receive terminal: %w", err)
 		}
-		msgs, err := unix.ParseSocketControlMessage(oob[:n])
-		if err != nil {
-			return -1, fmt.Errorf("receive terminal: %w", err)
-		}
-		for i := range msgs {
-			if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil && len(fds) > 0 {
-				return fds[0], nil
-			}
-		}
-		return -1, errors.New("runtime sent no terminal")
 	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		return -1, fmt.Errorf("receive terminal: %w", err)
+	}
+	var fds []int
+	for i := range msgs {
+		if more, err := unix.ParseUnixRights(&msgs[i]); err == nil {
+			fds = append(fds, more...)
+		}
+	}
+	switch {
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		err = errors.New("the runtime's message was cut: it has more than a terminal, or this process has no descriptor " +
+			"left (RLIMIT_NOFILE)")
+	case len(fds) == 0:
+		err = errors.New("runtime sent no terminal")
+	case len(fds) > 1:
+		err = fmt.Errorf("runtime sent %d descriptors in place of a terminal", len(fds))
+	default:
+		return fds[0], nil
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	return -1, err
 }
 
 // Socket is a pair of sockets of which the one end is a starting process's, to send its terminal by. The zero Socket

@@ -73,9 +73,9 @@ func (l *link) receiveNow() (sender int, r report, err error) {
 func receive(fd int) (sender int, r report, err error) {
 	var data [reportSize]byte
 	var oob [32]byte // no room for descriptors: the kernel closes those that somebody sends along
-	var n, oobn int
+	var n, oobn, flags int
 	for {
-		n, oobn, _, _, err = unix.Recvmsg(fd, data[:], oob[:unix.CmsgSpace(unix.SizeofUcred)], unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(fd, data[:], oob[:unix.CmsgSpace(unix.SizeofUcred)], unix.MSG_CMSG_CLOEXEC)
 		// ECONNRESET: the other end has gone without reading all. What it sent itself comes next.
 		if err != unix.EINTR && err != unix.ECONNRESET {
 			break
@@ -86,6 +86,8 @@ func receive(fd int) (sender int, r report, err error) {
 		return 0, r, os.NewSyscallError("recvmsg", err)
 	case n == 0:
 		return 0, r, io.EOF
+	case flags&unix.MSG_TRUNC != 0: // descriptors that are cut off (MSG_CTRUNC) are not wanted anyway
+		return 0, r, fmt.Errorf("a stage's report has more than %d bytes", reportSize)
 	case n != reportSize:
 		return 0, r, fmt.Errorf("a stage's report has %d bytes", n)
 	}
