@@ -266,7 +266,12 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 		}
 	}
 	var res *api.ExecResponse
+	again := false
 	err = c.call(ctx, func(conn *connection) error {
+		if again && c.escrow.isRefused(req.ContainerID+"/"+req.ExecID) {
+			return fmt.Errorf("exec %s: %w", req.ExecID, errUncertain)
+		}
+		again = true
 		var err error
 		if in.Token, err = sendFiles(conn, map[protocol.Role]*os.File{
 			protocol.RoleStdin: req.Stdin, protocol.RoleStdout: req.Stdout, protocol.RoleStderr: req.Stderr,
@@ -297,6 +302,11 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	}
 	return out, nil
 }
+
+// errUncertain is the error of an exec that a keeper which has died may have begun, and that the next keeper has refused to
+// take back. It is not made again: a command runs once at most.
+var errUncertain = fmt.Errorf("the keeper ended, and the next one does not know whether the command has run: %w",
+	errdefs.ErrAborted)
 
 // abandonWait limits how long a call continues after its caller has given up, so that the call can undo its work.
 const abandonWait = 2 * time.Second

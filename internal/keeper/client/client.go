@@ -224,7 +224,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 			return conn, nil
 		}
 		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
-		if !absent && !broken(err) {
+		if !absent && !broken(err) && !errors.Is(err, errdefs.ErrUnavailable) {
 			return nil, err
 		}
 		if absent {
@@ -281,18 +281,34 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	conn := newConnection(rpc, fds)
 
 	c.mu.Lock()
+	if c.generation == "" {
+		// What is held from now on is this keeper's, and due to the next one, even if this one is killed at once.
+		c.generation = welcome.Generation
+	}
 	same := c.generation == welcome.Generation
-	fresh := c.generation == ""
 	c.mu.Unlock()
 	var back []escrowed
-	if !same && !fresh {
+	if !same {
 		back = c.escrow.all()
 	}
 	c.escrow.beginSync(same)
 	c.running.Go(func() { c.receive(conn) })
-	if conn.keeper, err = conn.api.Info(ctx, &api.InfoRequest{}); err != nil {
+	if err := c.greet(ctx, conn, back); err != nil {
 		conn.close()
+		<-conn.received // what the keeper has put into escrow by now is due to the next one
 		return nil, err
+	}
+	c.mu.Lock()
+	c.generation = welcome.Generation
+	c.mu.Unlock()
+	return conn, nil
+}
+
+// greet asks the keeper who it is, and hands back what it lacks. That is due until all of it was handed back: after an
+// error it is begun anew, with this keeper or the next one.
+func (c *Client) greet(ctx context.Context, conn *connection, back []escrowed) (err error) {
+	if conn.keeper, err = conn.api.Info(ctx, &api.InfoRequest{}); err != nil {
+		return err
 	}
 	if len(back) > 0 {
 		c.log.Warn("keeper restarted; what was in escrow is handed back to the new process",
@@ -300,20 +316,13 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	}
 	for _, k := range back {
 		if err := c.handBack(ctx, conn, k); err != nil {
-			conn.close()
-			return nil, fmt.Errorf("hand back %s: %w", k.id, err)
+			return fmt.Errorf("hand back %s: %w", k.id, err)
 		}
 	}
 	if !c.cfg.NoEscrow {
-		if _, err := conn.api.Adopted(ctx, &api.Empty{}); err != nil {
-			conn.close()
-			return nil, err
-		}
+		_, err = conn.api.Adopted(ctx, &api.Empty{})
 	}
-	c.mu.Lock()
-	c.generation = welcome.Generation
-	c.mu.Unlock()
-	return conn, nil
+	return protocol.Decode(err)
 }
 
 // handBack gives one container or exec to a keeper that does not know it.
@@ -326,12 +335,19 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 		return err
 	}
 	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Record: k.record, Token: token})
-	if err = protocol.Decode(err); err != nil && !broken(err) {
+	switch err = protocol.Decode(err); {
+	case err == nil:
+		c.escrow.known(k.id)
+	case broken(err), errors.Is(err, errdefs.ErrUnavailable), ctx.Err() != nil:
+		return err
+	default:
 		// A record that the keeper refuses must not keep the others from being handed back.
 		c.log.Error("keeper does not take back", "id", k.id, "error", err)
-		return nil
+		if !errors.Is(err, errdefs.ErrNotFound) { // else its container has gone, and nothing can begin there
+			c.escrow.refuse(k.id)
+		}
 	}
-	return err
+	return nil
 }
 
 // receive takes what the keeper sends until the connection ends.

@@ -21,6 +21,8 @@ type escrow struct {
 	seen    map[string]bool // named by the keeper since the synchronisation began
 	told    map[string]bool // execs whose end is known here before they have arrived
 	begun   map[string]bool // execs whose program has begun, as the keeper's answer says
+	cut     map[string]bool // items whose descriptors found no room here
+	refused map[string]bool // items that the keeper does not know: it was not handed them, or has refused them
 	changed chan struct{}   // closed when something arrives
 	synced  chan struct{}   // closed when all that the first keeper has is here
 	closed  bool
@@ -39,6 +41,7 @@ type escrowed struct {
 
 func (e *escrow) init() {
 	e.items, e.told, e.begun = map[string]*item{}, map[string]bool{}, map[string]bool{}
+	e.cut, e.refused = map[string]bool{}, map[string]bool{}
 	e.changed, e.synced = make(chan struct{}), make(chan struct{})
 }
 
@@ -46,13 +49,18 @@ func (e *escrow) init() {
 func (e *escrow) keep(p *protocol.Packet) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(p.FDs) != len(p.Roles) {
+	if e.closed || len(p.FDs) != len(p.Roles) && !p.Cut {
 		return
 	}
 	if e.told[p.ID] {
 		delete(e.told, p.ID)
 		return
 	}
+	if p.Cut {
+		e.cut[p.ID] = true
+		return
+	}
+	delete(e.cut, p.ID)
 	it := e.items[p.ID]
 	if it == nil {
 		it = &item{files: map[protocol.Role]int{}}
@@ -77,6 +85,9 @@ func (e *escrow) keep(p *protocol.Packet) {
 func (e *escrow) release(id string, roles []protocol.Role) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if len(roles) == 0 {
+		delete(e.cut, id)
+	}
 	it := e.items[id]
 	if it == nil {
 		return
@@ -100,6 +111,28 @@ func (e *escrow) began(id string) {
 	e.begun[id] = true
 }
 
+// refuse notes that a keeper does not take an item back, and so does not know it. known undoes that.
+func (e *escrow) refuse(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refused[id] = true
+}
+
+func (e *escrow) known(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.refused, id)
+}
+
+// isRefused says, once, whether a keeper has refused to take an item back.
+func (e *escrow) isRefused(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	refused := e.refused[id]
+	delete(e.refused, id)
+	return refused
+}
+
 // withBegun is a record of an exec, with what the keeper's answer says of it.
 func withBegun(record json.RawMessage) json.RawMessage {
 	var parsed map[string]map[string]json.RawMessage
@@ -119,6 +152,10 @@ func (e *escrow) taken(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.begun, id)
+	if e.cut[id] {
+		delete(e.cut, id)
+		return
+	}
 	if e.items[id] != nil {
 		e.drop(id)
 	} else {
@@ -165,10 +202,12 @@ func (e *escrow) endSync() {
 	e.seen = nil
 }
 
-// all is everything, containers before their execs.
+// all is everything, containers before their execs. What should be here and is not, the next keeper does not know.
 func (e *escrow) all() []escrowed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	maps.Copy(e.refused, e.cut)
+	clear(e.cut)
 	var containers, execs []escrowed
 	for id, it := range e.items {
 		k := escrowed{id: id, record: it.record}

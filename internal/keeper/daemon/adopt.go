@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,11 @@ import (
 // handbackWait is how long after its start a keeper waits for the holders of the escrow to hand the descriptors back. A
 // container that has ended is not reported before that, because its pidfd may still have its exit code.
 const handbackWait = 10 * time.Second
+
+// errHandback is the error of a call that asks for what may yet be handed back. The client makes the call again: neither
+// "there is none" nor a second start would be right before that is known.
+var errHandback = fmt.Errorf("the keeper was restarted, and is still being handed back what runs: %w",
+	errdefs.ErrUnavailable)
 
 // adoption takes over the containers of a keeper that was killed. It uses the records on disk, and the descriptors that
 // the service manager, berthd and an escrow process hand back.
@@ -363,6 +369,13 @@ func (a *adoption) handbackOver() bool {
 	return a.over
 }
 
+// mayReturn says whether a container that is not in the table may yet be handed back: its record is spoilt.
+func (a *adoption) mayReturn(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Contains(a.lost, id)
+}
+
 // endLost kills the processes of a container whose record is damaged and which no holder of the escrow has handed back.
 // No client could learn of such a container.
 func (a *adoption) endLost(id string) {
@@ -382,7 +395,8 @@ func (a *adoption) endLost(id string) {
 func (a *adoption) endHandback() {
 	s := a.s
 	if s.gate.Begin() != nil {
-		return // the next program does it
+		time.AfterFunc(returnWait, a.endHandback) // the next program does it, unless the upgrade fails
+		return
 	}
 	defer s.gate.End()
 	a.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
@@ -204,5 +205,52 @@ func TestTheEscrowIsKeptUntilTheEndIsSaved(t *testing.T) {
 	c.drain() // as ended does then
 	if !released() {
 		t.Error("the escrow was not given up")
+	}
+}
+
+// TestNothingIsGuessedWhileThingsAreHandedBack: a keeper that was restarted does not know yet which execs run, nor the
+// containers whose records are spoilt. It says so, and the client asks again. It said before that there is no such exec,
+// and started the same exec a second time for a client that was faster than who held the first.
+func TestNothingIsGuessedWhileThingsAreHandedBack(t *testing.T) {
+	s, _ := successor(t)
+	s.table = record.NewTable(t.TempDir(), s.log)
+	s.events = events.New()
+	c, err := s.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.record.Orphan = true
+	s.adoption.lost = []string{"spoilt"}
+	ask := map[string]func() error{
+		"exec": func() error {
+			_, fresh, err := s.reserveExec(&api.ExecRequest{ContainerId: "c", ExecId: "e", Nonce: "n"})
+			if err == nil && !fresh {
+				t.Error("an exec that is not there is known")
+			}
+			delete(c.execs, "e")
+			return err
+		},
+		"wait for an exec": func() error {
+			_, err := s.getExec(&api.ExecID{ContainerId: "c", ExecId: "e"})
+			return err
+		},
+		"find": func() error { _, err := s.find("spoilt"); return err },
+		"start": func() error {
+			_, err := s.reserve(&api.RunRequest{Id: "spoilt",
+				Spec: []byte(`{"process":{},"root":{"path":"/"},"linux":{}}`)})
+			return err
+		},
+	}
+	for what, do := range ask {
+		if err := do(); !errdefs.IsUnavailable(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.adoption.over, s.adoption.lost = true, nil
+	delete(ask, "start")
+	for what, do := range ask {
+		if err := do(); what == "exec" && err != nil || what != "exec" && !errdefs.IsNotFound(err) {
+			t.Errorf("%s, when all was handed back: %v", what, err)
+		}
 	}
 }

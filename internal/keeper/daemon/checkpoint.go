@@ -34,7 +34,7 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 	if req.Nonce == "" || req.TimeoutNanos <= 0 {
 		return errNoNonce
 	}
-	c, err := s.containers.get(req.Id)
+	c, err := s.find(req.Id)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (s *Server) freeze(ctx context.Context, req *api.FreezeRequest) error {
 	if req.Nonce == "" || req.TimeoutNanos <= 0 {
 		return errNoNonce
 	}
-	c, err := s.containers.get(req.Id)
+	c, err := s.find(req.Id)
 	if err != nil {
 		return err
 	}

@@ -106,7 +106,7 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 
 // reserveExec makes the record, or finds that this very call has done so already.
 func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err error) {
-	c, err := s.containers.get(req.ContainerId)
+	c, err := s.find(req.ContainerId)
 	if err != nil {
 		return nil, false, err
 	}
@@ -121,6 +121,9 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	old, ok := c.execs[req.ExecId]
 	if ok && req.Nonce != "" && old.record.Nonce == req.Nonce {
 		return old, false, nil
+	}
+	if !ok && c.awaitsExecs() {
+		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errHandback)
 	}
 	if c.record.State != protocol.StateRunning || c.removed {
 		return nil, false, fmt.Errorf("container %s is %s, not running: %w",
@@ -140,6 +143,10 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	c.execs[req.ExecId] = p
 	return p, true, nil
 }
+
+// awaitsExecs says whether an exec of the container that is not known may yet be handed back: another keeper has started
+// it. The caller holds c.mu.
+func (c *container) awaitsExecs() bool { return c.record.Orphan && !c.s.adoption.handbackOver() }
 
 func newExec(c *container, r record.Exec) *process {
 	return &process{c: c, record: r, started: make(chan struct{}), done: make(chan struct{})}
@@ -397,7 +404,7 @@ func (p *process) kill(timeout bool) {
 }
 
 func (s *Server) getExec(id *api.ExecID) (*process, error) {
-	c, err := s.containers.get(id.ContainerId)
+	c, err := s.find(id.ContainerId)
 	if err != nil {
 		return nil, err
 	}
@@ -405,6 +412,9 @@ func (s *Server) getExec(id *api.ExecID) (*process, error) {
 	defer c.mu.Unlock()
 	if p, ok := c.execs[id.ExecId]; ok {
 		return p, nil
+	}
+	if c.awaitsExecs() {
+		return nil, fmt.Errorf("exec %s: %w", id.ExecId, errHandback)
 	}
 	return nil, fmt.Errorf("exec %s in container %s: %w", id.ExecId, id.ContainerId, errdefs.ErrNotFound)
 }

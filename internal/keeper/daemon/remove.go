@@ -187,7 +187,7 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 // signalContainer sends a signal to the init process or, if all is set, to every process. It waits for a start that is
 // under way: the berthd that began the start may have been killed, and the next berthd sends the signal.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
-	c, err := s.containers.get(id)
+	c, err := s.find(id)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (v *service) Delete(ctx context.Context, req *api.DeleteRequest) (*api.Empt
 }
 
 func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.ContainerStatus, error) {
-	c, err := v.s.containers.get(req.Id)
+	c, err := v.s.find(req.Id)
 	if err != nil {
 		return nil, protocol.Encode(err)
 	}
@@ -125,7 +125,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.containers.get(req.ContainerId)
+	c, err := s.find(req.ContainerId)
 	if err != nil {
 		closeAll(files)
 		return err
@@ -137,6 +137,15 @@ func (s *Server) attach(req *api.AttachRequest) error {
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	return c.join(c.out, req, files)
+}
+
+// find finds a container. The error is ErrNotFound, or ErrUnavailable while it may yet be handed back.
+func (s *Server) find(id string) (*container, error) {
+	c, err := s.containers.get(id)
+	if err != nil && s.adoption.mayReturn(id) {
+		return nil, fmt.Errorf("container %s: %w", id, errHandback)
+	}
+	return c, err
 }
 
 // checkSpillDir refuses a directory that is relative to whatever the keeper's own is.
@@ -171,7 +180,7 @@ func (c *container) join(out *logpump.Log, req *api.AttachRequest, files map[pro
 }
 
 func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, error) {
-	c, err := v.s.containers.get(req.ContainerId)
+	c, err := v.s.find(req.ContainerId)
 	if err == nil {
 		err = c.detach(req.AttachId)
 	}
@@ -183,7 +192,7 @@ func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, erro
 }
 
 func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	c, err := v.s.containers.get(req.Id)
+	c, err := v.s.find(req.Id)
 	if err == nil {
 		c.closeStdin()
 	}
@@ -191,7 +200,7 @@ func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api
 }
 
 func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	c, err := v.s.containers.get(req.Id)
+	c, err := v.s.find(req.Id)
 	if err != nil {
 		return done(err)
 	}
@@ -214,7 +223,7 @@ func (v *service) running(ctx context.Context, id string,
 		return done(err)
 	}
 	defer v.s.gate.End()
-	c, err := v.s.containers.get(id)
+	c, err := v.s.find(id)
 	if err != nil {
 		return done(err)
 	}
@@ -265,7 +274,7 @@ func (v *service) Freeze(ctx context.Context, req *api.FreezeRequest) (*api.Empt
 }
 
 func (v *service) EndCheckpoint(ctx context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
-	c, err := v.s.containers.get(req.Id)
+	c, err := v.s.find(req.Id)
 	if err != nil {
 		return done(err)
 	}

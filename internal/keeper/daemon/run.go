@@ -117,6 +117,10 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		}
 		c.first = &firstClient{req.Attach, files}
 	}
+	if s.adoption.mayReturn(req.Id) {
+		c.dropFirst()
+		return nil, fmt.Errorf("start container %s: %w", req.Id, errHandback)
+	}
 	old, err := s.containers.addNew(c)
 	if err != nil {
 		c.dropFirst()

@@ -300,6 +300,11 @@ func (u *upgrade) restore(saved *handover.State) (err error) {
 	s := u.s
 	s.identity = identity{saved.Generation, saved.Upgrades, saved.StartedAt}
 	s.adoption.over = saved.HandbackOver
+	if !saved.HandbackOver {
+		if _, s.adoption.lost, err = s.table.Load(); err != nil {
+			s.log.Error("look for records that are spoilt", "error", err)
+		}
+	}
 	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
 	if s.sockets.rpc, err = handover.Listener(saved.RPC); err != nil {
 		return fmt.Errorf("restore %s: %w", protocol.RPCSocket, err)
