@@ -115,7 +115,12 @@ func (a *adoption) abort(c *container) {
 	if c.record.Reaper {
 		s.inits.removePodInit(&c.record)
 	}
-	_ = s.table.Forget(c.id)
+	if err != nil {
+		return // the record stays for the next keeper, which tries it again, or until the container is deleted
+	}
+	if err := s.table.Forget(c.id); err != nil {
+		c.log.Error("remove the container's record", "error", err)
+	}
 }
 
 // watchOrphan waits for a process that is not a child of this process, by its pidfd (which it takes over) or its PID.

@@ -174,6 +174,37 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 	return true
 }
 
+// settle is change for what nobody may be told before it is on disk: the next keeper could not tell it again. Two calls
+// of fn do the same as one.
+func (c *container) settle(fn func(r *record.Container)) {
+	c.saving.Lock()
+	c.mu.Lock()
+	r := c.record
+	removed := c.removed
+	c.mu.Unlock()
+	fn(&r)
+	if !removed {
+		if err := c.s.table.Save(&r); err != nil {
+			c.log.Error("save the container's record", "error", err)
+		}
+	}
+	c.mu.Lock()
+	fn(&c.record)
+	c.mu.Unlock()
+	c.saving.Unlock()
+	c.s.events.Publish(c.id)
+}
+
+// forget removes the record. Nothing saves it again.
+func (c *container) forget() error {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	c.mu.Lock()
+	c.removed = true
+	c.mu.Unlock()
+	return c.s.table.Forget(c.id)
+}
+
 // watch waits for the end of the init process, and then ends the container.
 func (c *container) watch(proc *pidfd.FD) {
 	c.mu.Lock()
@@ -208,7 +239,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	if err := cgroupdir.KillAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
-	c.change(func(r *record.Container) {
+	c.settle(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
 		r.OOMKilled = oom > 0 && exit.Code == 128+int(unix.SIGKILL)

@@ -38,11 +38,8 @@ func (t *containers) addIf(c *container, may func() error) (old *container, err 
 	return nil, nil
 }
 
-// remove takes a container off the table.
+// remove takes a container off the table, whose record is gone.
 func (t *containers) remove(c *container) {
-	c.mu.Lock()
-	c.removed = true
-	c.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[c.id] == c {

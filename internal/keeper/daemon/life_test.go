@@ -669,3 +669,83 @@ func TestOutputThatOthersHoldOpen(t *testing.T) {
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
+
+// TestAnEndIsOnDiskBeforeItIsTold: a keeper that was killed in between had told an exit code, and the next one told that
+// nobody knows it.
+func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
+	n := start(t)
+	begin := filepath.Join(t.TempDir(), "go")
+	n.run(n.shell("c", fmt.Sprintf("until [ -e %s ]; do sleep 0.01; done; exit 9", begin)))
+	// Whoever saves the record waits here until somebody reads.
+	spare := filepath.Join(n.dir, recordsDir, "c.json.spare")
+	if err := errors.Join(os.Remove(spare), unix.Mkfifo(spare, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(begin, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.until("the end is being saved", func() bool {
+		b, err := os.ReadFile(filepath.Join(n.dir, recordsDir, "c.json"))
+		return err == nil && strings.Contains(string(b), `"exited"`)
+	})
+	if st := n.status("c"); st.State != keeper.StateRunning {
+		t.Errorf("it is told before it is saved: %+v", st)
+	}
+	r, err := os.Open(spare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if st := n.ended("c"); st.ExitCode != 9 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestARecordGoesBeforeItsIDIsFree: a start that has failed removes its record. A start of the same ID that came before
+// that lost its own record by it, and with that its container if the keeper was killed.
+func TestARecordGoesBeforeItsIDIsFree(t *testing.T) {
+	n := start(t)
+	n.engine.failAt("start c", errors.New("no"))
+	var c *container
+	n.engine.meanwhile("start c", func() {
+		c, _ = n.server.containers.get("c")
+		c.saving.Lock() // nobody removes the record
+	})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := n.client.Run(n.ctx(), n.shell("c", "exec sleep 1000"))
+		failed <- err
+	}()
+	n.until("the start has come there", func() bool { return n.engine.has("start c") })
+	for until := time.Now().Add(100 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if _, err := n.server.containers.get("c"); err != nil {
+			t.Fatalf("its ID is free, and its record is there: %v", err)
+		}
+	}
+	c.saving.Unlock()
+	if err := <-failed; err == nil {
+		t.Error("it has started")
+	}
+}
+
+// TestAStartThatCannotBeUndoneIsNotForgotten: the next keeper finds the record of a container whose start was cut off, and
+// tries again.
+func TestAStartThatCannotBeUndoneIsNotForgotten(t *testing.T) {
+	n := start(t)
+	n.engine.dieAt("begin c")
+	go func() { _, _ = n.client.Run(n.ctx(), n.shell("c", "exec sleep 1000")) }()
+	n.until("the start has come there", func() bool { return n.engine.has("begin c") })
+	n.client.Close() // so that it is not made again
+	record := filepath.Join(n.dir, recordsDir, "c.json")
+	n.engine.failAt("abort c", errors.New("a process does not end"))
+	n.replace()
+	if _, err := os.Stat(record); err != nil {
+		t.Errorf("after a keeper that could not remove it: %v", err)
+	}
+	n.engine.failAt("abort c", nil)
+	n.replace()
+	if _, err := os.Stat(record); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after a keeper that could: %v", err)
+	}
+	n.connect()
+}

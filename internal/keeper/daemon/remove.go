@@ -149,7 +149,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	if err := os.RemoveAll(s.dir().Bundle(c.id)); err != nil {
 		return err
 	}
-	if err := s.table.Forget(c.id); err != nil {
+	if err := c.forget(); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -157,10 +157,11 @@ func (c *container) start(l *runtime.Launch) {
 		c.log.Info("container did not start", "container", c.record.Name, "error", err)
 		c.runErr = err
 		c.dropFirst()
-		c.s.containers.remove(c)
-		if ferr := c.s.table.Forget(c.id); ferr != nil {
+		// The record goes first: a start of the same ID, which is refused until then, has one of the same name.
+		if ferr := c.forget(); ferr != nil {
 			c.log.Error("remove the container's record", "error", ferr)
 		}
+		c.s.containers.remove(c)
 	}
 	close(c.started)
 	end()
