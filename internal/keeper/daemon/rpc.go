@@ -180,6 +180,10 @@ func (c *container) join(out *logpump.Log, req *api.AttachRequest, files map[pro
 }
 
 func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, error) {
+	if err := v.s.gate.Begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.gate.End()
 	c, err := v.s.find(req.ContainerId)
 	if err == nil {
 		err = c.detach(req.AttachId)
@@ -192,6 +196,10 @@ func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, erro
 }
 
 func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	if err := v.s.gate.Begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.gate.End()
 	c, err := v.s.find(req.Id)
 	if err == nil {
 		c.closeStdin()
@@ -200,6 +208,10 @@ func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api
 }
 
 func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	if err := v.s.gate.Begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.gate.End()
 	c, err := v.s.find(req.Id)
 	if err != nil {
 		return done(err)

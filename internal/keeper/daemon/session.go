@@ -25,12 +25,11 @@ const (
 )
 
 func (s *Server) acceptSessions() {
-	stop := s.gate.Stopped()
 	for {
 		c, err := s.sockets.fds.AcceptUnix()
 		if err != nil {
 			select {
-			case <-stop:
+			case <-s.gate.Stopped(): // of now: the gate may have been closed before, for an upgrade that was refused
 				return
 			default:
 			}
@@ -108,6 +107,12 @@ func file(m map[protocol.Role]int, r protocol.Role) *os.File {
 
 // abandon cuts off what a client attached that has not come back.
 func (s *Server) abandon(session string) {
+	if s.gate.Begin() != nil {
+		// The next program does it, unless the upgrade fails: it is given the descriptors of what is attached.
+		time.AfterFunc(returnWait, func() { s.abandon(session) })
+		return
+	}
+	defer s.gate.End()
 	if s.sessions.Get(session) != nil {
 		return
 	}

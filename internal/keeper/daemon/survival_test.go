@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	api "berth/api/keeper"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/handover"
 	"berth/internal/keeper/protocol"
@@ -384,6 +386,73 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	n.counted("c")
+}
+
+// TestNothingIsClosedBehindAnUpgrade: the state of an upgrade names descriptors by their numbers. What closes one waits
+// until the upgrade is over: the number could be another file's by the time the next program takes it over.
+func TestNothingIsClosedBehindAnUpgrade(t *testing.T) {
+	n := start(t)
+	cat := n.shell("cat", "exec cat")
+	cat.Stdin = true
+	n.run(cat)
+	_, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "cat", AttachID: "a", Stdout: w}); err != nil {
+		t.Fatal(err)
+	}
+	s, v := n.server, &service{s: n.server}
+	c, err := s.containers.get("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gate.Close()
+	_, stdin := v.CloseStdin(t.Context(), &api.ContainerRequest{Id: "cat"})
+	_, detach := v.Detach(t.Context(), &api.AttachID{ContainerId: "cat", AttachId: "a"})
+	_, reopen := v.ReopenLog(t.Context(), &api.ContainerRequest{Id: "cat"})
+	for what, err := range map[string]error{"input": stdin, "client": detach, "log": reopen} {
+		if !errdefs.IsUnavailable(protocol.Decode(err)) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	attached := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.clients)
+	}
+	for _, ses := range s.sessions.All() {
+		s.sessions.Remove(ses) // as one that does not come back
+		s.abandon(ses.ID)
+	}
+	if attached() != 1 {
+		t.Error("a client that has not come back is cut off")
+	}
+	s.gate.Open()
+	n.until("the client is cut off when the upgrade has failed", func() bool { return attached() == 0 })
+}
+
+// TestClientsComeAfterAnUpgradeThatWasRefused: the socket of descriptors is accepted from, also after an error that
+// passes. After a refused upgrade such an error ended that for good.
+func TestClientsComeAfterAnUpgradeThatWasRefused(t *testing.T) {
+	n := start(t)
+	n.server.gate.Close() // as an upgrade that a start holds up
+	n.server.gate.Open()
+	if err := n.server.sockets.fds.SetDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // it has failed by then
+	if err := n.server.sockets.fds.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := keeper.Connect(ctx, keeper.Config{Dir: n.dir, Await: true, Logger: n.server.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }
 
 // TestOneKeeperForADirectory: a second one is refused.
