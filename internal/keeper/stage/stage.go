@@ -12,8 +12,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
@@ -256,20 +259,43 @@ func (p *Program) Finish(proc *Process) (*Last, error) {
 	}, nil
 }
 
-// Wait returns when the program runs, or with the error that keeps it from running.
-func (l *Last) Wait() error {
+// Wait returns when the program runs, or with the error that keeps it from running. pid is that of the stage. The end of
+// the pipe says so at once, unless a container has taken a copy of the stage's descriptor (pidfd_getfd(2)): then it is
+// found out that the process itself has none any more.
+func (l *Last) Wait(pid int) error {
 	l.theirs.Close()
-	for {
+	info, err := l.status.Stat()
+	if err != nil {
+		return fmt.Errorf("receive a stage's report: %w", err)
+	}
+	pipe := fmt.Sprintf("pipe:[%d]", info.Sys().(*syscall.Stat_t).Ino)
+	for last := false; ; {
+		if err := l.status.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
+			return fmt.Errorf("receive a stage's report: %w", err)
+		}
 		var r report
 		switch err := binary.Read(l.status, binary.NativeEndian, &r); {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded) && last:
 			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			last = !has(pid, pipe) // with one more look for what it said before
 		case err != nil:
 			return fmt.Errorf("receive a stage's report: %w", err)
 		default:
 			return l.proc.failure(r.Step, r.Operation, unix.Errno(r.Value))
 		}
 	}
+}
+
+// has says whether a process has a pipe open. It asks no file of the process for more than its name: it may be on a file
+// system of the container's that does not answer.
+func has(pid int, pipe string) bool {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		name, err := os.Readlink(filepath.Join(dir, e.Name()))
+		return err == nil && name == pipe
+	})
 }
 
 // Close closes the descriptors that the keeper holds of the stage.

@@ -182,7 +182,7 @@ func (e *Engine) begin(
 	if last == nil {
 		return nil
 	}
-	if err := last.Wait(); err != nil {
+	if err := last.Wait(res.PID); err != nil {
 		// The process is gone in a moment, and is reaped by the exec that it was registered for.
 		_ = unix.Waitid(unix.P_PID, res.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		return err
