@@ -303,8 +303,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	return out, nil
 }
 
-// errUncertain is the error of an exec that a keeper which has died may have begun, and that the next keeper has refused to
-// take back. It is not made again: a command runs once at most.
+// errUncertain is the error of an exec that a keeper which has died may have begun, and that the next keeper has
+// refused to take back. It is not made again: a command runs once at most.
 var errUncertain = fmt.Errorf("the keeper ended, and the next one does not know whether the command has run: %w",
 	errdefs.ErrAborted)
 

@@ -144,8 +144,8 @@ func scriptedDir(t *testing.T) (string, keeper.Config) {
 	return dir, keeper.Config{Dir: dir, Await: true, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// TestAHandBackThatIsPutOffIsDue: a keeper that is about to execute another program takes nothing back. The client hands
-// everything back to it again, and says before that to nobody that it has.
+// TestAHandBackThatIsPutOffIsDue: a keeper that is about to execute another program takes nothing back. The client
+// hands everything back to it again, and says before that to nobody that it has.
 func TestAHandBackThatIsPutOffIsDue(t *testing.T) {
 	dir, config := scriptedDir(t)
 	first := &scripted{t: t, generation: "first", keep: []string{"a", "b"}}
@@ -218,8 +218,8 @@ func TestAKeeperThatIsKilledDuringTheFirstConnect(t *testing.T) {
 	}
 }
 
-// TestAnExecThatIsNotTakenBackIsNotMadeAgain: its command may have run, and the keeper that it is asked of again does not
-// know it. The client made it again, so that the command ran twice.
+// TestAnExecThatIsNotTakenBackIsNotMadeAgain: its command may have run, and the keeper that it is asked of again does
+// not know it. The client made it again, so that the command ran twice.
 func TestAnExecThatIsNotTakenBackIsNotMadeAgain(t *testing.T) {
 	dir, config := scriptedDir(t)
 	begun, over := make(chan struct{}), make(chan struct{})

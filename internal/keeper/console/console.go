@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receive takes a terminal's master from the socket that a runtime sent it to. It takes one descriptor. Processes of the
-// container may be able to send, too: a message with more of them, or that the kernel has cut, is refused, and all that
-// has come with it is closed.
+// Receive takes a terminal's master from the socket that a runtime sent it to. It takes one descriptor. Processes of
+// the container may be able to send, too: a message with more of them, or that the kernel has cut, is refused, and all
+// that has come with it is closed.
 func Receive(sock int) (int, error) {
 	buf := make([]byte, 4096)
 	oob := make([]byte, unix.CmsgSpace(4))

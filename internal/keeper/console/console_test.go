@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOnlyOneTerminalIsTaken: what is sent beside the terminal is not kept. A container whose processes may trace others
-// can send as its stage: of two descriptors, the second stayed open in the keeper, and of three the first was taken for
-// the terminal though the kernel had cut the message.
+// TestOnlyOneTerminalIsTaken: what is sent beside the terminal is not kept. A container whose processes may trace
+// others can send as its stage: of two descriptors, the second stayed open in the keeper, and of three the first was
+// taken for the terminal though the kernel had cut the message.
 func TestOnlyOneTerminalIsTaken(t *testing.T) {
 	for _, test := range []struct {
 		sent int

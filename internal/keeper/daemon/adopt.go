@@ -26,8 +26,8 @@ import (
 // container that has ended is not reported before that, because its pidfd may still have its exit code.
 const handbackWait = 10 * time.Second
 
-// errHandback is the error of a call that asks for what may yet be handed back. The client makes the call again: neither
-// "there is none" nor a second start would be right before that is known.
+// errHandback is the error of a call that asks for what may yet be handed back. The client makes the call again:
+// neither "there is none" nor a second start would be right before that is known.
 var errHandback = fmt.Errorf("the keeper was restarted, and is still being handed back what runs: %w",
 	errdefs.ErrUnavailable)
 

@@ -209,8 +209,8 @@ func TestTheEscrowIsKeptUntilTheEndIsSaved(t *testing.T) {
 }
 
 // TestNothingIsGuessedWhileThingsAreHandedBack: a keeper that was restarted does not know yet which execs run, nor the
-// containers whose records are spoilt. It says so, and the client asks again. It said before that there is no such exec,
-// and started the same exec a second time for a client that was faster than who held the first.
+// containers whose records are spoilt. It says so, and the client asks again. It said before that there is no such
+// exec, and started the same exec a second time for a client that was faster than who held the first.
 func TestNothingIsGuessedWhileThingsAreHandedBack(t *testing.T) {
 	s, _ := successor(t)
 	s.table = record.NewTable(t.TempDir(), s.log)

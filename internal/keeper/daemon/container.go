@@ -67,8 +67,8 @@ type streams struct {
 	// stdinClosed is set once a client has asked to close the input. A write end that is handed back later must not open
 	// it again.
 	stdinClosed bool
-	// draining is set while drain waits for the rest of the output of a container that has ended. drainNext: an upgrade has
-	// stopped the pumps and failed meanwhile, and drain has to begin anew.
+	// draining is set while drain waits for the rest of the output of a container that has ended. drainNext: an upgrade
+	// has stopped the pumps and failed meanwhile, and drain has to begin anew.
 	draining, drainNext bool
 }
 

@@ -144,8 +144,8 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	return p, true, nil
 }
 
-// awaitsExecs says whether an exec of the container that is not known may yet be handed back: another keeper has started
-// it. The caller holds c.mu.
+// awaitsExecs says whether an exec of the container that is not known may yet be handed back: another keeper has
+// started it. The caller holds c.mu.
 func (c *container) awaitsExecs() bool { return c.record.Orphan && !c.s.adoption.handbackOver() }
 
 func newExec(c *container, r record.Exec) *process {

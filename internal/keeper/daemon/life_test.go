@@ -670,8 +670,8 @@ func TestOutputThatOthersHoldOpen(t *testing.T) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
-// TestAnEndIsOnDiskBeforeItIsTold: a keeper that was killed in between had told an exit code, and the next one told that
-// nobody knows it.
+// TestAnEndIsOnDiskBeforeItIsTold: a keeper that was killed in between had told an exit code, and the next one told
+// that nobody knows it.
 func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
 	n := start(t)
 	begin := filepath.Join(t.TempDir(), "go")
@@ -728,8 +728,8 @@ func TestARecordGoesBeforeItsIDIsFree(t *testing.T) {
 	}
 }
 
-// TestAStartThatCannotBeUndoneIsNotForgotten: the next keeper finds the record of a container whose start was cut off, and
-// tries again.
+// TestAStartThatCannotBeUndoneIsNotForgotten: the next keeper finds the record of a container whose start was cut off,
+// and tries again.
 func TestAStartThatCannotBeUndoneIsNotForgotten(t *testing.T) {
 	n := start(t)
 	n.engine.dieAt("begin c")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestWhatBeginsWhileSomebodyWaits: an upgrade that waits for the calls under way and gives up leaves nobody behind whom
-// the next call disturbs. With a sync.WaitGroup the waiter that was left behind, and a call that begins as the last one
-// ends, were a misuse of it ("WaitGroup is reused before previous Wait has returned"), which ends the keeper.
+// TestWhatBeginsWhileSomebodyWaits: an upgrade that waits for the calls under way and gives up leaves nobody behind
+// whom the next call disturbs. With a sync.WaitGroup the waiter that was left behind, and a call that begins as the
+// last one ends, were a misuse of it ("WaitGroup is reused before previous Wait has returned"), which ends the keeper.
 func TestWhatBeginsWhileSomebodyWaits(t *testing.T) {
 	g := New()
 	done := make(chan struct{})

@@ -301,9 +301,9 @@ func BenchmarkPump(b *testing.B) {
 	}
 }
 
-// TestAFloodAfterTheEndEndsThePump: another process holds the pipe of a container that has ended, and writes faster than
-// the pump reads. The pump takes what the container has left, and ends; before, it read for ever. A Stop of an upgrade
-// that comes meanwhile is heard as well.
+// TestAFloodAfterTheEndEndsThePump: another process holds the pipe of a container that has ended, and writes faster
+// than the pump reads. The pump takes what the container has left, and ends; before, it read for ever. A Stop of an
+// upgrade that comes meanwhile is heard as well.
 func TestAFloodAfterTheEndEndsThePump(t *testing.T) {
 	for _, way := range []string{"end", "stop"} {
 		t.Run(way, func(t *testing.T) {
@@ -365,8 +365,8 @@ func TestAFloodAfterTheEndEndsThePump(t *testing.T) {
 	}
 }
 
-// TestAPumpWhoseLogHangsGoesOn: an upgrade does not wait for ever until a pump pauses that is at a write which hangs. It
-// gives up and starts the pump, which goes on where it was, and twice no line.
+// TestAPumpWhoseLogHangsGoesOn: an upgrade does not wait for ever until a pump pauses that is at a write which hangs.
+// It gives up and starts the pump, which goes on where it was, and twice no line.
 func TestAPumpWhoseLogHangsGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, p, w := pump(t, path)

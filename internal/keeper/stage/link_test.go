@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAReportThatIsTooLongIsNoReport: the kernel cuts a message to the room that there is for it. Its beginning was taken
-// for a report.
+// TestAReportThatIsTooLongIsNoReport: the kernel cuts a message to the room that there is for it. Its beginning was
+// taken for a report.
 func TestAReportThatIsTooLongIsNoReport(t *testing.T) {
 	ours, theirs, err := newLink()
 	if err != nil {
@@ -32,8 +32,8 @@ func TestAReportThatIsTooLongIsNoReport(t *testing.T) {
 	}
 }
 
-// TestACopyOfALastStagesPipeHoldsUpNoStart: a container may have taken one, so that its end never comes. The keeper waited
-// for that as long as the container had it.
+// TestACopyOfALastStagesPipeHoldsUpNoStart: a container may have taken one, so that its end never comes. The keeper
+// waited for that as long as the container had it.
 func TestACopyOfALastStagesPipeHoldsUpNoStart(t *testing.T) {
 	status, theirs, err := os.Pipe()
 	if err != nil {

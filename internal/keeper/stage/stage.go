@@ -259,9 +259,9 @@ func (p *Program) Finish(proc *Process) (*Last, error) {
 	}, nil
 }
 
-// Wait returns when the program runs, or with the error that keeps it from running. pid is that of the stage. The end of
-// the pipe says so at once, unless a container has taken a copy of the stage's descriptor (pidfd_getfd(2)): then it is
-// found out that the process itself has none any more.
+// Wait returns when the program runs, or with the error that keeps it from running. pid is that of the stage. The end
+// of the pipe says so at once, unless a container has taken a copy of the stage's descriptor (pidfd_getfd(2)): then it
+// is found out that the process itself has none any more.
 func (l *Last) Wait(pid int) error {
 	l.theirs.Close()
 	info, err := l.status.Stat()
@@ -287,8 +287,8 @@ func (l *Last) Wait(pid int) error {
 	}
 }
 
-// has says whether a process has a pipe open. It asks no file of the process for more than its name: it may be on a file
-// system of the container's that does not answer.
+// has says whether a process has a pipe open. It asks no file of the process for more than its name: it may be on a
+// file system of the container's that does not answer.
 func has(pid int, pipe string) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	entries, err := os.ReadDir(dir)
