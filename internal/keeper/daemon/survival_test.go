@@ -388,6 +388,40 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 	n.counted("c")
 }
 
+// TestAnUpgradeThatFailsLeavesNoDescriptors: what a slow client has yet to take is copied for the next program. The
+// copies stayed open where there was none.
+func TestAnUpgradeThatFailsLeavesNoDescriptors(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "while :; do echo line; done"))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() // nobody reads
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "c", AttachID: "a", Stdout: w}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	n.until("the client is behind", func() bool { return n.server.backlogs.Held() > 0 })
+	n.server.cfg.Binary = filepath.Join(t.TempDir(), "keeper")
+	script := fmt.Sprintf("#!/bin/sh\nrm \"$0\"\necho %d\n", handover.Format)
+	if err := os.WriteFile(n.server.cfg.Binary, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.server.Upgrade(); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range open {
+		if name, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.Contains(name, "berth-attach") {
+			t.Errorf("%s stays open", name)
+		}
+	}
+}
+
 // TestNothingIsClosedBehindAnUpgrade: the state of an upgrade names descriptors by their numbers. What closes one waits
 // until the upgrade is over: the number could be another file's by the time the next program takes it over.
 func TestNothingIsClosedBehindAnUpgrade(t *testing.T) {

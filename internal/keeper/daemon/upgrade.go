@@ -77,6 +77,7 @@ func (u *upgrade) execute() error {
 		err = handover.Execute(s.cfg.Binary, saved, s.cfg.Hangup, s.limits.HandOn)
 	}
 	// Only a failure comes here.
+	saved.CloseCopies()
 	u.resume()
 	s.gate.Open()
 	if lerr := s.listen(); lerr != nil {
@@ -85,7 +86,7 @@ func (u *upgrade) execute() error {
 	return err
 }
 
-// save stops waiters and log pumps and describes everything.
+// save stops waiters and log pumps and describes everything. After an error it is what there is of the state.
 func (u *upgrade) save() (*handover.State, error) {
 	s := u.s
 	saved := &handover.State{
@@ -96,21 +97,21 @@ func (u *upgrade) save() (*handover.State, error) {
 	for l, to := range map[*net.UnixListener]*int{s.sockets.rpc: &saved.RPC, s.sockets.fds: &saved.FDs} {
 		raw, err := l.SyscallConn()
 		if err != nil {
-			return nil, err
+			return saved, err
 		}
 		if err := raw.Control(func(fd uintptr) { *to = int(fd) }); err != nil {
-			return nil, err
+			return saved, err
 		}
 	}
 	if err := u.pause(); err != nil {
-		return nil, err
+		return saved, err
 	}
 	for _, c := range s.containers.all() {
 		sc, err := c.save()
-		if err != nil {
-			return nil, fmt.Errorf("container %s: %w", c.id, err)
-		}
 		saved.Containers = append(saved.Containers, sc)
+		if err != nil {
+			return saved, fmt.Errorf("container %s: %w", c.id, err)
+		}
 	}
 	if s.escrow.store != nil {
 		saved.Stored = s.escrow.store.List()
@@ -223,10 +224,10 @@ func (c *container) save() (handover.Container, error) {
 	}
 	if c.out != nil {
 		st, err := c.out.Save()
+		sc.Log = &st
 		if err != nil {
 			return sc, err
 		}
-		sc.Log = &st
 	}
 	for stream, p := range c.pumps {
 		st, err := p.Save()

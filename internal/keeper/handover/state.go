@@ -3,6 +3,8 @@ package handover
 import (
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/record"
 )
@@ -63,6 +65,23 @@ func (s *State) descriptors() []int {
 		}
 	}
 	return open
+}
+
+// CloseCopies closes what was made for the state alone, when no other program takes it over. All other descriptors are
+// those of this program.
+func (s *State) CloseCopies() {
+	for _, c := range s.Containers {
+		if c.Log == nil {
+			continue
+		}
+		for _, queues := range c.Log.Clients {
+			for _, q := range queues {
+				if q.Memory >= 0 {
+					unix.Close(q.Memory)
+				}
+			}
+		}
+	}
 }
 
 func (c *Container) append(all []int) []int {

@@ -213,7 +213,7 @@ func (l *Log) Save() (LogState, error) {
 				qs.Spill = int(q.spill.Fd())
 			}
 			if b := append(append([]byte(nil), q.front...), q.mem...); len(b) > 0 {
-				if qs.Memory, err = memory(b); err != nil {
+				if qs.Memory, err = memory(b); err != nil { // it is -1 then
 					return s, err
 				}
 			}
