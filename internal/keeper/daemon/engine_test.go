@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/stage"
 )
 
 // engine makes containers that are processes of the node like others, so that an ordinary user may run it. What it has
@@ -29,6 +30,7 @@ type engine struct {
 	calls []string // what the keeper has asked for, as "start c"
 	fails map[string]error
 	dead  map[string]bool // calls at which the keeper is killed: they never return
+	hangs map[string]bool // calls of which the next one ends with its context only
 	hooks map[string]func()
 	limit map[string]specs.LinuxResources
 }
@@ -38,7 +40,7 @@ const engineName protocol.Engine = "processes"
 
 func newEngine(t *testing.T) *engine {
 	return &engine{
-		t: t, cgroups: t.TempDir(), fails: map[string]error{}, dead: map[string]bool{},
+		t: t, cgroups: t.TempDir(), fails: map[string]error{}, dead: map[string]bool{}, hangs: map[string]bool{},
 		hooks: map[string]func(){}, limit: map[string]specs.LinuxResources{},
 	}
 }
@@ -115,11 +117,19 @@ func (e *engine) Start(_ context.Context, c runtime.Container, l *runtime.Launch
 	return err
 }
 
-func (e *engine) Exec(_ context.Context, c runtime.Container, l *runtime.Launch) error {
+func (e *engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	c.Guard().RLock()
 	defer c.Guard().RUnlock()
 	if err := e.called("exec", c); err != nil {
 		return err
+	}
+	e.mu.Lock()
+	hangs := e.hangs["exec "+c.ID()]
+	delete(e.hangs, "exec "+c.ID())
+	e.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return stage.ErrInterrupted
 	}
 	return e.begin(c, l, l.Process, runtime.Started{})
 }

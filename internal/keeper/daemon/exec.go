@@ -35,6 +35,7 @@ type process struct {
 	proc   *pidfd.FD
 	timer  *time.Timer
 	killed bool               // kill it as soon as it has started
+	putOff bool               // an upgrade has ended the start, and the client makes the call again
 	cancel context.CancelFunc // ends the start; nil: it is over
 }
 
@@ -227,6 +228,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	l.IO.Close()
 	c.mu.Lock()
 	p.cancel = nil
+	putOff, killed := p.putOff, p.killed
 	c.mu.Unlock()
 	if err != nil {
 		p.unregister()
@@ -256,12 +258,16 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 		}
 		if errors.Is(err, stage.ErrInterrupted) {
 			err = errEnded
+			if putOff && !killed {
+				err = gate.ErrUpgrading
+			}
 		}
 		p.fail(err)
 		return
 	}
 	c.mu.Lock()
-	proc, killed := p.proc, p.killed
+	proc := p.proc
+	killed = p.killed
 	p.record.Prepared = false
 	c.mu.Unlock()
 	c.s.watching.Go(func() { p.watch(proc) })
@@ -269,6 +275,22 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 		p.kill(false)
 	}
 	close(p.started)
+}
+
+// putOffExecs ends the starts of execs that hold up an upgrade and whose programs certainly have not begun: those of
+// stages that are not registered yet. The container may be frozen, so that they do not get into it.
+func (c *container) putOffExecs() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.record.Join == nil {
+		return
+	}
+	for _, p := range c.execs {
+		if p.cancel != nil && p.record.PID == 0 {
+			p.putOff = true
+			p.cancel()
+		}
+	}
 }
 
 // register takes a process that has been started into the keeper's tables, and returns when it is in escrow:
@@ -289,10 +311,13 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 	c.mu.Lock()
 	p.record.PID, p.record.Start, p.record.Prepared = res.PID, start, res.Waits
 	p.proc = proc
-	killed := p.killed
+	killed, putOff := p.killed, p.putOff
 	c.mu.Unlock()
-	if killed {
+	switch {
+	case killed:
 		return errEnded
+	case putOff && res.Waits:
+		return gate.ErrUpgrading
 	}
 	if err := c.s.escrow.putExec(p).wait(c.log, escrowWait); err != nil {
 		if res.Waits {

@@ -60,15 +60,14 @@ type Server struct {
 	escrow     *escrow
 	adoption   *adoption
 
-	runtime  Engines
-	inits    *podInits
-	orphans  *orphan.Reaper
-	oom      oom.Ledger
-	limits   limits.Limits
-	backlogs *logpump.Backlogs
-	watching gate.Tasks // waiters for processes, and what they do when these end
-	// pauseWait is how long an upgrade waits until waiters and log pumps have paused.
-	pauseWait time.Duration
+	runtime      Engines
+	inits        *podInits
+	orphans      *orphan.Reaper
+	oom          oom.Ledger
+	limits       limits.Limits
+	backlogs     *logpump.Backlogs
+	watching     gate.Tasks // waiters for processes, and what they do when these end
+	upgradeWaits upgradeWaits
 }
 
 // identity tells keepers apart. An upgrade hands it on to the new program.
@@ -127,16 +126,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, identity: identity{startedAt: time.Now(), generation: rand.Text()},
-		sockets:    sockets{fatal: make(chan error, 1)},
-		gate:       gate.New(),
-		pauseWait:  pauseWait,
-		containers: &containers{byID: map[string]*container{}},
-		table:      record.NewTable(filepath.Join(cfg.Dir, recordsDir), cfg.Logger),
-		events:     events.New(),
-		sessions:   session.NewTable(),
-		left:       &leftClients{byID: map[string]leftClient{}},
-		inits:      &podInits{dir: cfg.Dir, binary: cfg.Binary},
-		backlogs:   logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
+		sockets:      sockets{fatal: make(chan error, 1)},
+		gate:         gate.New(),
+		upgradeWaits: usualWaits,
+		containers:   &containers{byID: map[string]*container{}},
+		table:        record.NewTable(filepath.Join(cfg.Dir, recordsDir), cfg.Logger),
+		events:       events.New(),
+		sessions:     session.NewTable(),
+		left:         &leftClients{byID: map[string]leftClient{}},
+		inits:        &podInits{dir: cfg.Dir, binary: cfg.Binary},
+		backlogs:     logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
 	}
 	s.deliveries = session.NewDeliveries(s.gate)
 	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/handover"
 	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/record"
 )
 
 // counts are scripts that write numbers, each in a line, until a file is there.
@@ -356,7 +358,7 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 	n.run(n.shell("c", counting(stop, 5)))
 	n.exec("c", "e", fmt.Sprintf("until [ -e %s ]; do sleep 0.01; done; exit 6", stop), time.Minute)
 	program := filepath.Join(t.TempDir(), "keeper")
-	n.server.cfg.Binary, n.server.pauseWait = program, 100*time.Millisecond
+	n.server.cfg.Binary, n.server.upgradeWaits.pause = program, 100*time.Millisecond
 	upgrade := func(want string) {
 		t.Helper()
 		script := fmt.Sprintf("#!/bin/sh\nrm \"$0\"\necho %d\n", handover.Format) // gone when it is to be executed
@@ -374,7 +376,7 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 	upgrade("still being recorded")
 	upgrade("still being recorded")
 	close(hangs)
-	n.server.pauseWait = pauseWait
+	n.server.upgradeWaits = usualWaits
 	upgrade("no such file")
 	if err := os.WriteFile(stop, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -386,6 +388,69 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	n.counted("c")
+}
+
+// TestAnExecThatDoesNotGetInHoldsUpNoUpgrade: its container may be frozen. The start is ended, and made again after the
+// upgrade. A start of a container that hangs has the upgrade refused, with its name.
+func TestAnExecThatDoesNotGetInHoldsUpNoUpgrade(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	c, err := n.server.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.record.Join = &record.Join{} // as one whose execs are stages
+	c.mu.Unlock()
+	n.engine.hangs["exec c"] = true
+	ran := make(chan error, 1)
+	mark := filepath.Join(t.TempDir(), "mark")
+	go func() {
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "c", ExecID: "e",
+			Process: &specs.Process{Args: []string{"sh", "-c", "echo >>" + mark + "; exit 6"}, Cwd: "/"}})
+		ran <- err
+	}()
+	n.until("the exec hangs", func() bool { return n.engine.has("exec c") })
+	program := filepath.Join(t.TempDir(), "keeper")
+	n.server.cfg.Binary = program
+	upgrade := func(want string) {
+		t.Helper()
+		script := fmt.Sprintf("#!/bin/sh\nrm \"$0\"\necho %d\n", handover.Format) // gone when it is to be executed
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.server.Upgrade(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	n.server.upgradeWaits = upgradeWaits{calls: time.Minute, execs: 50 * time.Millisecond, pause: time.Minute}
+	upgrade("no such file")
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	if exit := n.exit("c", "e"); exit.ExitCode != 6 {
+		t.Errorf("%+v", exit)
+	}
+	if b, _ := os.ReadFile(mark); len(b) != 1 {
+		t.Errorf("the command ran %d times", len(b))
+	}
+
+	n.server.upgradeWaits.calls = 100 * time.Millisecond
+	goOn := make(chan struct{})
+	n.engine.meanwhile("start hangs", func() { <-goOn })
+	go func() {
+		_, err := n.client.Run(n.ctx(), n.shell("hangs", "exit 7"))
+		ran <- err
+	}()
+	n.until("the start hangs", func() bool { return n.engine.has("start hangs") })
+	upgrade("the start of container hangs")
+	close(goOn)
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("hangs"); st.ExitCode != 7 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // TestAnUpgradeThatFailsLeavesNoDescriptors: what a slow client has yet to take is copied for the next program. The

@@ -19,11 +19,17 @@ import (
 // An upgrade in place: nothing new begins, what has begun ends, connections close, pumps stop between two reads, and
 // package handover executes the new program with the state and every descriptor. Children stay children.
 
-const (
-	upgradeWait    = 30 * time.Second // for what is under way
-	pauseWait      = 10 * time.Second // for waiters and log pumps to pause
-	disconnectWait = 2 * time.Second  // for the answers to reach their clients
-)
+// upgradeWaits are how long an upgrade waits for what may hang. It is given up after that.
+type upgradeWaits struct {
+	calls time.Duration // for the calls that are under way
+	execs time.Duration // until those of execs that do not get into their container are put off
+	pause time.Duration // for waiters and log pumps to pause
+}
+
+var usualWaits = upgradeWaits{calls: 30 * time.Second, execs: 10 * time.Second, pause: 10 * time.Second}
+
+// disconnectWait is how long answers may take to reach their clients.
+const disconnectWait = 2 * time.Second
 
 // upgrade executes a new version of the program in this process, and continues with the state of the replaced program.
 type upgrade struct {
@@ -63,11 +69,10 @@ func (u *upgrade) checkBinary() error {
 
 func (u *upgrade) execute() error {
 	s := u.s
-	select {
-	case <-s.gate.Idle():
-	case <-time.After(upgradeWait):
+	if !u.quiet() {
+		err := fmt.Errorf("%s does not end: %w", s.underWay(), errdefs.ErrUnavailable)
 		s.gate.Open()
-		return fmt.Errorf("a start that is under way does not end: %w", errdefs.ErrUnavailable)
+		return err
 	}
 	s.disconnect()
 
@@ -84,6 +89,47 @@ func (u *upgrade) execute() error {
 		s.fail(lerr)
 	}
 	return err
+}
+
+// quiet waits until nothing is under way. It is false if that takes too long.
+func (u *upgrade) quiet() bool {
+	s := u.s
+	limit := time.NewTimer(s.upgradeWaits.calls)
+	defer limit.Stop()
+	execs := time.NewTimer(s.upgradeWaits.execs)
+	defer execs.Stop()
+	for {
+		select {
+		case <-s.gate.Idle():
+			return true
+		case <-limit.C:
+			return false
+		case <-execs.C:
+			for _, c := range s.containers.all() {
+				c.putOffExecs()
+			}
+		}
+	}
+}
+
+// underWay names what holds an upgrade up.
+func (s *Server) underWay() string {
+	for _, c := range s.containers.all() {
+		select {
+		case <-c.started:
+		default:
+			return "the start of container " + c.id
+		}
+		c.mu.Lock()
+		for id, p := range c.execs {
+			if p.cancel != nil {
+				c.mu.Unlock()
+				return fmt.Sprintf("the start of exec %s in container %s", id, c.id)
+			}
+		}
+		c.mu.Unlock()
+	}
+	return "a call"
 }
 
 // save stops waiters and log pumps and describes everything. After an error it is what there is of the state.
@@ -123,7 +169,7 @@ func (u *upgrade) save() (*handover.State, error) {
 // this program go before that one answers. So there is no upgrade then, and resume has all go on.
 func (u *upgrade) pause() error {
 	s := u.s
-	limit := time.NewTimer(s.pauseWait)
+	limit := time.NewTimer(s.upgradeWaits.pause)
 	defer limit.Stop()
 	all := s.containers.all()
 	pumps := make([][]<-chan struct{}, len(all))
