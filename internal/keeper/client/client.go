@@ -53,8 +53,8 @@ type Client struct {
 	generation string              // of the keeper last talked to
 	lastErr    error               // why there is no connection
 	cutOff     map[string][]string // nonces of Run calls whose caller no longer waits, by the container's ID
-	consoles   map[string]*os.File
-	arrived    chan struct{} // closed when a console arrives
+	consoles   map[string]*os.File // nil: there was no room for it
+	arrived    chan struct{}       // closed when a console arrives
 }
 
 // connection is one life of the two sockets.
@@ -159,7 +159,9 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.consoles {
-		f.Close()
+		if f != nil {
+			f.Close()
+		}
 	}
 	c.consoles = nil
 	return nil
@@ -379,15 +381,20 @@ func (c *Client) receive(conn *connection) {
 }
 
 func (c *Client) takeConsole(p *protocol.Packet) {
-	if len(p.FDs) == 0 {
+	var f *os.File
+	switch {
+	case len(p.FDs) > 0:
+		f = newFile(p.FDs[0], "console")
+		p.FDs = p.FDs[1:]
+	case !p.Cut:
 		return
 	}
-	f := newFile(p.FDs[0], "console")
-	p.FDs = p.FDs[1:]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.consoles == nil {
-		f.Close()
+		if f != nil {
+			f.Close()
+		}
 		return
 	}
 	if old := c.consoles[p.ID]; old != nil {
@@ -402,11 +409,16 @@ func (c *Client) takeConsole(p *protocol.Packet) {
 func (c *Client) console(ctx context.Context, id string) (*os.File, error) {
 	for {
 		c.mu.Lock()
-		f, arrived := c.consoles[id], c.arrived
+		f, ok := c.consoles[id]
+		arrived := c.arrived
 		delete(c.consoles, id)
 		c.mu.Unlock()
-		if f != nil {
+		switch {
+		case f != nil:
 			return f, nil
+		case ok:
+			return nil, fmt.Errorf("terminal of exec %s: this process has no room for it (RLIMIT_NOFILE): %w", id,
+				errdefs.ErrResourceExhausted)
 		}
 		select {
 		case <-arrived:

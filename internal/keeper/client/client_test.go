@@ -1,10 +1,13 @@
 package client
 
 import (
+	"context"
 	"net"
 	"os"
 	"testing"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/protocol"
@@ -25,6 +28,18 @@ func pair(t *testing.T, kind int) *net.UnixConn {
 		t.Fatal(err)
 	}
 	return c.(*net.UnixConn)
+}
+
+// TestATerminalThatFindsNoRoom: who waits for it is told. An exec waited for ever for a terminal that the kernel had
+// cut off the message.
+func TestATerminalThatFindsNoRoom(t *testing.T) {
+	c := &Client{consoles: map[string]*os.File{}, arrived: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c.takeConsole(&protocol.Packet{Kind: protocol.Console, ID: "c/e", Cut: true})
+	if f, err := c.console(ctx, "c/e"); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("%v, %v", f, err)
+	}
 }
 
 // TestAKeeperThatIsKilledDuringAConnect: the connection is over, and its client lives. Seen to fail, by a panic, where

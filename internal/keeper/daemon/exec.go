@@ -208,6 +208,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	l := &runtime.Launch{Process: spec, ExecID: p.record.ExecID, Unregister: p.unregister}
 	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout),
 		Err: file(files, protocol.RoleStderr)}
+	closeAll(files) // what no exec has
 	l.Register = func(res runtime.Started) error { return p.register(res, spec.Terminal, session) }
 	c.mu.Lock()
 	r := c.record

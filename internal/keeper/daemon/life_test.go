@@ -16,8 +16,10 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	api "berth/api/keeper"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/record"
 )
 
 func TestAContainersLife(t *testing.T) {
@@ -670,6 +672,41 @@ func TestOutputThatOthersHoldOpen(t *testing.T) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
+// TestFilesThatNobodyTakesAreClosed: a call that brings more files than it has use for leaves none of them open.
+func TestFilesThatNobodyTakesAreClosed(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	c, err := n.server.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bring := range []func(files map[protocol.Role]int) error{
+		func(files map[protocol.Role]int) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.join(c.out, &api.AttachRequest{ContainerId: "c", AttachId: "a"}, files)
+		},
+		func(files map[protocol.Role]int) error {
+			p := newExec(c, record.Exec{ContainerID: "c", ExecID: "e"})
+			p.start(&specs.Process{Args: []string{"true"}, Cwd: "/"}, files, "", 0)
+			<-p.done
+			return p.runErr
+		},
+	} {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+			t.Fatal(err)
+		}
+		if err := bring(map[protocol.Role]int{protocol.RoleConsole: pipe[1]}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := unix.Read(pipe[0], make([]byte, 1)); got != 0 || err != nil { // its end
+			t.Errorf("the file stays open: %d, %v", got, err)
+		}
+		unix.Close(pipe[0])
+	}
+}
+
 // TestAnEndIsOnDiskBeforeItIsTold: a keeper that was killed in between had told an exit code, and the next one told
 // that nobody knows it.
 func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
@@ -736,15 +773,15 @@ func TestAStartThatCannotBeUndoneIsNotForgotten(t *testing.T) {
 	go func() { _, _ = n.client.Run(n.ctx(), n.shell("c", "exec sleep 1000")) }()
 	n.until("the start has come there", func() bool { return n.engine.has("begin c") })
 	n.client.Close() // so that it is not made again
-	record := filepath.Join(n.dir, recordsDir, "c.json")
+	path := filepath.Join(n.dir, recordsDir, "c.json")
 	n.engine.failAt("abort c", errors.New("a process does not end"))
 	n.replace()
-	if _, err := os.Stat(record); err != nil {
+	if _, err := os.Stat(path); err != nil {
 		t.Errorf("after a keeper that could not remove it: %v", err)
 	}
 	n.engine.failAt("abort c", nil)
 	n.replace()
-	if _, err := os.Stat(record); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after a keeper that could: %v", err)
 	}
 	n.connect()

@@ -165,8 +165,9 @@ func (c *container) join(out *logpump.Log, req *api.AttachRequest, files map[pro
 		return err
 	}
 	keep := logpump.Keep{Dir: req.SpillDir, Backlog: req.Backlog, Total: req.TotalBacklog}
-	if err := out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr),
-		keep); err != nil {
+	stdout, stderr := file(files, protocol.RoleStdout), file(files, protocol.RoleStderr)
+	closeAll(files) // what no client is given
+	if err := out.Attach(req.AttachId, stdout, stderr, keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			return nil // the same call made again
 		}

@@ -96,12 +96,13 @@ func closeAll(m map[protocol.Role]int) {
 	}
 }
 
-// file wraps a descriptor, nil if there is none.
+// file wraps a descriptor and takes it out of the map; nil: there is none.
 func file(m map[protocol.Role]int, r protocol.Role) *os.File {
 	fd, ok := m[r]
 	if !ok {
 		return nil
 	}
+	delete(m, r)
 	return os.NewFile(uintptr(fd), string(r))
 }
 
