@@ -120,7 +120,7 @@ func (c *container) beginCheckpoint(nonce, session string, end context.CancelFun
 func (c *container) resumeCheckpoint(nonce string, end context.CancelFunc) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.record.Checkpoint != nonce || c.endDump != nil {
+	if c.record.Checkpoint != nonce || c.endDump != nil || c.thawing {
 		return errThawed
 	}
 	c.endDump = end
@@ -148,7 +148,7 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
 	r, thawed := c.record, c.thawed
-	if r.Checkpoint == "" || nonce != "" && r.Checkpoint != nonce {
+	if r.Checkpoint == "" || nonce != "" && r.Checkpoint != nonce || c.thawing {
 		c.mu.Unlock()
 		return errThawed
 	}
@@ -157,10 +157,14 @@ func (s *Server) thaw(c *container, nonce string) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.record.Checkpoint, c.thawed = "", nil
+	c.thawing = true
 	c.mu.Unlock()
 	cgroupdir.Thaw(r.Cgroups)
-	c.change(func(r *record.Container) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
+	// Only now: a keeper that finds the record thaws the container until it is, and no other checkpoint begins before.
+	c.change(func(r *record.Container) {
+		r.Checkpoint, r.CheckpointBy, r.CheckpointGroup = "", "", 0
+		c.thawing, c.thawed = false, nil
+	})
 	if thawed != nil {
 		close(thawed)
 	}

@@ -40,7 +40,8 @@ type container struct {
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
 	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
-	thawed chan struct{}
+	thawed  chan struct{}
+	thawing bool // that checkpoint is over, and the container is being thawed
 	// endDump ends the writing of that checkpoint, whose end thaws the container; nil: it is written.
 	endDump context.CancelFunc
 	// saving is held from a change of the record until the record is on disk, so that the file has the last change.

@@ -672,6 +672,54 @@ func TestOutputThatOthersHoldOpen(t *testing.T) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
+// TestARecordTellsOfACheckpointUntilItIsThawed: a keeper that is killed as it thaws a container leaves the record by
+// which the next one thaws it, whatever else has been recorded meanwhile; and no other checkpoint begins before.
+func TestARecordTellsOfACheckpointUntilItIsThawed(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.server.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Whoever thaws it waits here until somebody reads.
+	file := filepath.Join(c.Record().Cgroups[""], "cgroup.freeze")
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	thawed := make(chan error, 1)
+	go func() { thawed <- n.client.EndCheckpoint(n.ctx(), "c") }()
+	n.until("it is being thawed", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.thawing
+	})
+	c.change(func(*record.Container) {})
+	b, err := os.ReadFile(filepath.Join(n.dir, recordsDir, "c.json"))
+	if err != nil || !strings.Contains(string(b), `"checkpoint":`) {
+		t.Errorf("the record does not tell of the checkpoint: %s, %v", b, err)
+	}
+	if err := n.server.thaw(c, ""); !errors.Is(err, errThawed) {
+		t.Errorf("a second thaw: %v", err)
+	}
+	r, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := <-thawed; err != nil {
+		t.Error(err)
+	}
+	if got := c.Record(); got.Checkpoint != "" || got.CheckpointBy != "" {
+		t.Errorf("%+v", got)
+	}
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("0"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFilesThatNobodyTakesAreClosed: a call that brings more files than it has use for leaves none of them open.
 func TestFilesThatNobodyTakesAreClosed(t *testing.T) {
 	n := start(t)
@@ -743,17 +791,18 @@ func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
 func TestARecordGoesBeforeItsIDIsFree(t *testing.T) {
 	n := start(t)
 	n.engine.failAt("start c", errors.New("no"))
-	var c *container
+	locked := make(chan *container, 1)
 	n.engine.meanwhile("start c", func() {
-		c, _ = n.server.containers.get("c")
+		c, _ := n.server.containers.get("c")
 		c.saving.Lock() // nobody removes the record
+		locked <- c
 	})
 	failed := make(chan error, 1)
 	go func() {
 		_, err := n.client.Run(n.ctx(), n.shell("c", "exec sleep 1000"))
 		failed <- err
 	}()
-	n.until("the start has come there", func() bool { return n.engine.has("start c") })
+	c := <-locked
 	for until := time.Now().Add(100 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if _, err := n.server.containers.get("c"); err != nil {
 			t.Fatalf("its ID is free, and its record is there: %v", err)
