@@ -66,13 +66,23 @@ func Open(log *slog.Logger) *Store {
 
 // Notify tells the service manager something; failing that is no reason to stop.
 func (f *Store) Notify(state string, fds ...int) {
+	if err := f.notify(state, fds...); err != nil {
+		f.log.Warn("notify service manager", "error", err)
+	}
+}
+
+// notify is Notify with its error. A service manager that hangs and reads nothing must not have the keeper hang.
+func (f *Store) notify(state string, fds ...int) error {
 	// The net package passes no descriptors over a connected datagram socket.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		f.log.Warn("notify service manager", "error", err)
-		return
+		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
+	wait := unix.NsecToTimeval(int64(protocol.SendTimeout))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
@@ -81,11 +91,8 @@ func (f *Store) Notify(state string, fds ...int) {
 	for {
 		err = unix.Sendmsg(fd, []byte(state), oob, &unix.SockaddrUnix{Name: f.path}, 0)
 		if err != unix.EINTR {
-			break
+			return os.NewSyscallError("sendmsg", err)
 		}
-	}
-	if err != nil {
-		f.log.Warn("notify service manager", "error", os.NewSyscallError("sendmsg", err))
 	}
 }
 
@@ -99,9 +106,12 @@ func (f *Store) Keep(p *protocol.Packet) {
 	}
 	for i, r := range p.Roles {
 		if f.stored[key][r] == "" {
-			f.stored[key][r] = nameOf(key, r)
 			// Without FDPOLL=0 the manager would drop a pidfd or a pipe as soon as the other side is gone.
-			f.Notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+f.stored[key][r], p.FDs[i])
+			if err := f.notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+nameOf(key, r), p.FDs[i]); err != nil {
+				f.log.Warn("store a descriptor in the service manager", "id", p.ID, "error", err)
+				continue
+			}
+			f.stored[key][r] = nameOf(key, r)
 		}
 	}
 }

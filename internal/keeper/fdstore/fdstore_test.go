@@ -74,3 +74,53 @@ func TestTheServiceManagerHears(t *testing.T) {
 		w.Close()
 	}
 }
+
+// TestAServiceManagerThatHangs: the keeper goes on, and stores what the service manager has not taken when it is asked
+// to again. It hung with the service manager, and so did all starts, and upgrades.
+func TestAServiceManagerThatHangs(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", name)
+	f := Open(slog.New(slog.DiscardHandler))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for err == nil { // until it has no room
+		err = unix.Sendto(fd, []byte("X=1"), 0, &unix.SockaddrUnix{Name: name})
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	keep := func() {
+		f.Keep(&protocol.Packet{ID: "c1", Roles: []protocol.Role{protocol.RoleStdout}, FDs: []int{int(r.Fd())}})
+	}
+	over := make(chan struct{})
+	go func() {
+		keep()
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Fatal("it hangs")
+	}
+	if stored := f.List()[keyOf("c1")]; len(stored) > 0 {
+		t.Errorf("what was not taken counts as stored: %v", stored)
+	}
+	if _, err := manager.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	keep()
+	if stored := f.List()[keyOf("c1")]; len(stored) != 1 {
+		t.Errorf("what was taken does not count as stored: %v", stored)
+	}
+}
