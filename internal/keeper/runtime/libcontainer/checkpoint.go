@@ -10,6 +10,7 @@ import (
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/stage"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer"
@@ -48,8 +49,10 @@ func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime
 	})
 }
 
-// withoutCheckpoint is with, for what has to come after a checkpoint that is under way. Which ends: it has a deadline.
-func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Container) error) error {
+// withoutCheckpoint is with, for what has to come after a checkpoint that is under way. That has a deadline, which may
+// be minutes away: the end of the context ends the wait.
+func (e *Engine) withoutCheckpoint(ctx context.Context, c runtime.Container,
+	fn func(*libcontainer.Container) error) error {
 	for {
 		var thawed <-chan struct{}
 		err := e.with(c, func(lib *libcontainer.Container) error {
@@ -61,7 +64,11 @@ func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Co
 		if err != nil || thawed == nil {
 			return err
 		}
-		<-thawed
+		select {
+		case <-thawed:
+		case <-ctx.Done():
+			return stage.ErrInterrupted
+		}
 	}
 }
 

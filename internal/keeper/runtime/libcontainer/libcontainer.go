@@ -312,7 +312,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		return err
 	}
 	var view *libcontainer.Container // of this exec alone: a start holds libcontainer's own lock
-	err = e.withoutCheckpoint(c, func(lib *libcontainer.Container) error {
+	err = e.withoutCheckpoint(ctx, c, func(lib *libcontainer.Container) error {
 		st, err := lib.Status()
 		if err != nil {
 			return err
