@@ -41,7 +41,7 @@ type adoption struct {
 	aborted map[string]record.Container
 
 	mu   sync.Mutex
-	lost []string // containers whose records are spoilt, until endHandback
+	lost []string // containers whose records are spoilt, until they are handed back or ended
 	over bool     // the time to hand containers back is over
 }
 
@@ -374,17 +374,26 @@ func (a *adoption) handbackOver() bool {
 	return a.over
 }
 
-// mayReturn says whether a container that is not in the table may yet be handed back: its record is spoilt.
+// mayReturn says whether a container that is not in the table may yet be handed back, or is being ended since it was
+// not: its record is spoilt.
 func (a *adoption) mayReturn(id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Contains(a.lost, id)
 }
 
+// isGone says that a container whose record is spoilt does not return.
+func (a *adoption) isGone(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lost = slices.DeleteFunc(a.lost, func(lost string) bool { return lost == id })
+}
+
 // endLost kills the processes of a container whose record is damaged and which no holder of the escrow has handed back.
 // No client could learn of such a container.
 func (a *adoption) endLost(id string) {
 	s := a.s
+	defer a.isGone(id)
 	if _, err := s.containers.get(id); err == nil {
 		return
 	}
@@ -410,8 +419,7 @@ func (a *adoption) endHandback() {
 		return
 	}
 	a.over = true
-	lost := a.lost
-	a.lost = nil
+	lost := slices.Clone(a.lost)
 	a.mu.Unlock()
 	for _, id := range lost {
 		s.watching.Go(func() { a.endLost(id) })

@@ -181,7 +181,11 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	if err := os.RemoveAll(s.dir().Bundle(id)); err != nil {
 		return err
 	}
-	return s.table.Forget(id)
+	if err := s.table.Forget(id); err != nil {
+		return err
+	}
+	s.adoption.isGone(id)
+	return nil
 }
 
 // signalContainer sends a signal to the init process or, if all is set, to every process. It waits for a start that is

@@ -278,6 +278,37 @@ func TestRecordsThatAreSpoilt(t *testing.T) {
 	}
 }
 
+// TestAContainerThatIsLostIsEndedBeforeItsIDIsFree: a start of the same ID that came as it was being ended left it
+// running, with nobody who knows it.
+func TestAContainerThatIsLostIsEndedBeforeItsIDIsFree(t *testing.T) {
+	n := start(t)
+	res := n.run(n.shell("c", "exec sleep 1000"))
+	t.Cleanup(func() { _ = unix.Kill(res.PID, unix.SIGKILL) }) // which is the engine's part
+	n.client.Close()
+	n.kill()
+	for _, name := range []string{"c.json", "c.json.spare"} {
+		if err := os.WriteFile(filepath.Join(n.dir, recordsDir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.serve()
+	ending, goOn := make(chan struct{}), make(chan struct{})
+	n.engine.meanwhile("remove c", func() {
+		close(ending)
+		<-goOn
+	})
+	n.connect()
+	<-ending
+	if _, err := n.server.find("c"); !errdefs.IsUnavailable(err) {
+		t.Errorf("while it is being ended: %v", err)
+	}
+	close(goOn)
+	n.until("it is gone", func() bool {
+		_, err := n.server.find("c")
+		return errdefs.IsNotFound(err)
+	})
+}
+
 // TestWhatNobodyHeldIsTold: a container that went on while nobody held its pipes has a log until then, and its end is
 // told, or that nobody knows it.
 func TestWhatNobodyHeldIsTold(t *testing.T) {
