@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/pod/record"
+	"berth/internal/pod/teardown"
 )
 
 // StopContainer ends a container: its stop signal first, SIGKILL when timeout has passed (at once for 0). It is
@@ -31,7 +32,11 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	}
 	r := c.Record()
 	release()
-	if r.Phase != record.ContainerRunning {
+	switch r.Phase {
+	case record.ContainerRunning:
+	case record.ContainerStarting:
+		return fmt.Errorf("stop container %s: %w", record.ShortID(c.ID()), teardown.ErrStarting)
+	default:
 		return nil
 	}
 	m.relay.StopContainer(ctx, c)

@@ -48,6 +48,8 @@ type memoryHost struct {
 	pid     int
 
 	attached map[string]bool // clients that have not been detached
+
+	beforeRun func() // called when a container is to be started; nil: nothing is
 }
 
 // fault makes calls fail.
@@ -444,6 +446,9 @@ type memoryContainer struct {
 type memoryKeeper struct{ *memoryHost }
 
 func (k memoryKeeper) Run(_ context.Context, r *keeper.RunRequest) (*keeper.RunResult, error) {
+	if k.beforeRun != nil {
+		k.beforeRun()
+	}
 	var result *keeper.RunResult
 	err := k.call(func() error {
 		if r.Spec.Process.Args[0] == "/missing" {

@@ -278,38 +278,49 @@ func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.
 }
 
 // awaitStart waits in the background, while berthd serves, for a start that the keeper has not finished. A start that
-// takes too long is ended.
+// takes too long is ended. The start is an operation like one of this berthd's: it has the locks that such a start has,
+// so that no stop or removal is answered before the start is decided.
 func (rc *Recovery) awaitStart(c *index.Container) {
-	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
-		status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
-		if !known {
-			if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
-				return fmt.Errorf("end a start that takes too long: %w", err)
-			}
-		}
-		release, err := c.Lock(ctx, "release")
-		if err != nil {
-			return err
-		}
+	releasePod, err := c.LockPod(rc.Ctx, "start")
+	if err != nil {
+		return // berthd ends
+	}
+	release, err := c.Lock(rc.Ctx, "start")
+	if err != nil {
+		releasePod()
+		return
+	}
+	rc.Unfinished = append(rc.Unfinished, func() {
+		defer releasePod()
 		defer release()
-		if rc.Index.GoneContainer(c) ||
-			c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
-			return nil // it was removed, or its end was told
-		}
-		points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
-		if err != nil {
-			return err
-		}
-		mounted := make(map[string]bool, len(points))
-		for _, p := range points {
-			mounted[p] = true
-		}
-		over, err := rc.adoptStarted(ctx, c, status, mounted)
-		if over {
-			err = rc.Teardown.ReleaseContainer(ctx, c)
-		}
-		return err
+		rc.repeat("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
+			return rc.decideStart(ctx, c)
+		})
 	})
+}
+
+// decideStart waits for the start of awaitStart, or ends it, and records what has become of it. The caller holds the
+// locks of the pod and the container.
+func (rc *Recovery) decideStart(ctx context.Context, c *index.Container) error {
+	status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
+	if !known {
+		if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
+			return fmt.Errorf("end a start that takes too long: %w", err)
+		}
+	}
+	points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
+	if err != nil {
+		return err
+	}
+	mounted := make(map[string]bool, len(points))
+	for _, p := range points {
+		mounted[p] = true
+	}
+	over, err := rc.adoptStarted(ctx, c, status, mounted)
+	if over {
+		err = rc.Teardown.ReleaseContainer(ctx, c)
+	}
+	return err
 }
 
 // reconcileContainer brings a container's record in line with the keeper and the kernel. The context removals ends
@@ -448,6 +459,9 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 			r.Setup = status.Setup
 		})
 		rc.logFailure("record that a container runs", containerID(c.ID()), err)
+		if err == nil && r.Phase == record.ContainerStarting {
+			rc.Teardown.Events.Tell(c.Sandbox, c.ID(), model.EventStarted)
+		}
 	}
 	rc.reconcilePause(ctx, c)
 	rc.Logs.Adopt(c.ID(), c.Record().LogPath)

@@ -318,10 +318,11 @@ func (rc *Recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
 	return rc.Teardown.RemoveSandbox(ctx, s)
 }
 
-// runsSomething tells whether a container of a pod is running. Only the keeper's events tell of its end.
+// runsSomething tells whether a container of a pod is running, or may be after a start that is not decided yet. Only
+// the keeper's events tell of its end.
 func (rc *Recovery) runsSomething(s *index.Sandbox) bool {
 	for _, c := range rc.Index.ContainersOf(s.ID()) {
-		if c.Record().Phase == record.ContainerRunning {
+		if p := c.Record().Phase; p == record.ContainerRunning || p == record.ContainerStarting {
 			return true
 		}
 	}

@@ -18,8 +18,23 @@ import (
 // thawAfter is how long a killed container may take to end before it is taken for frozen.
 const thawAfter = 500 * time.Millisecond
 
-// Kill ends all processes of a container and waits until it has exited.
+// ErrStarting is why a container cannot be stopped whose start an earlier berthd has asked for, while nobody knows
+// whether it runs. Recovery finds that out.
+var ErrStarting = fmt.Errorf("a start of it was cut off and is not decided yet: %w", errdefs.ErrUnavailable)
+
+// Kill ends all processes of a container and waits until it has exited. A start that is under way ends first.
 func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
+	if c.Record().Phase == record.ContainerStarting {
+		release, err := c.Lock(ctx, "kill")
+		if err != nil {
+			return err
+		}
+		phase := c.Record().Phase
+		release()
+		if phase == record.ContainerStarting {
+			return fmt.Errorf("kill container %s: %w", record.ShortID(c.ID()), ErrStarting)
+		}
+	}
 	if c.Record().Phase != record.ContainerRunning {
 		return nil
 	}
@@ -69,10 +84,7 @@ func (td *Teardown) Resume(ctx context.Context, c *index.Container) error {
 // RemoveContainer kills a container, if it is running, and removes it. The caller holds the pod's lock, shared or
 // exclusive.
 func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) error {
-	if err := td.Kill(ctx, c); err != nil {
-		return err
-	}
-	release, err := c.Lock(ctx, "remove")
+	release, err := td.lockEnded(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -90,6 +102,26 @@ func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) err
 	}
 	td.Events.Tell(c.Sandbox, c.ID(), model.EventDeleted)
 	return nil
+}
+
+// lockEnded waits for the operations on a container that is to be removed, kills it if it runs then, and returns with
+// the container's lock. A container whose start came first is killed too, so that clients are told of its end before
+// its removal.
+func (td *Teardown) lockEnded(ctx context.Context, c *index.Container) (release func(), err error) {
+	for {
+		if c.Record().Phase == record.ContainerRunning {
+			if err := td.Kill(ctx, c); err != nil {
+				return nil, err
+			}
+		}
+		if release, err = c.Lock(ctx, "remove"); err != nil {
+			return nil, err
+		}
+		if c.Record().Phase != record.ContainerRunning {
+			return release, nil
+		}
+		release()
+	}
 }
 
 // DropContainer removes a container whose record says that it is being removed. If something fails, the container stays

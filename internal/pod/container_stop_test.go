@@ -1,0 +1,135 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	keeper "berth/internal/keeper/client"
+	"berth/internal/model"
+	"berth/internal/pod/record"
+)
+
+// startUnderWay has a pod with a container that the keeper still starts when berthd is started again.
+func (n *memoryNode) startUnderWay() (pod, id string) {
+	n.t.Helper()
+	pod, err := n.RunSandbox(n.t.Context(), podConfig(), "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if id, err = n.CreateContainer(n.t.Context(), pod, serverConfig()); err != nil {
+		n.t.Fatal(err)
+	}
+	_, c := n.index.ByID(id)
+	if err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
+		n.t.Fatal(err)
+	}
+	n.host.mu.Lock()
+	n.host.running[id] = &memoryContainer{status: keeper.Status{ID: id, PodID: pod, State: keeper.StateStarting}}
+	n.host.mu.Unlock()
+	n.restart()
+	return pod, id
+}
+
+// begin lets the program of startUnderWay begin.
+func (h *memoryHost) begin(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pid++
+	st := &h.running[id].status
+	st.State, st.PID, st.StartedAt = keeper.StateRunning, h.pid, time.Now()
+}
+
+// TestNoContainerBeginsAfterItsStop: a start that an earlier berthd has asked for is decided before a stop is answered.
+// Seen to fail when the stop took a container that is being started for one that does not run.
+func TestNoContainerBeginsAfterItsStop(t *testing.T) {
+	for name, stop := range map[string]func(*memoryNode, context.Context, string, string) error{
+		"StopContainer": func(n *memoryNode, ctx context.Context, _, id string) error {
+			return n.StopContainer(ctx, id, time.Minute)
+		},
+		"StopPodSandbox": func(n *memoryNode, ctx context.Context, pod, _ string) error { return n.StopSandbox(ctx, pod) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newMemoryNode(t)
+			pod, id := n.startUnderWay()
+			short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := stop(n, short, pod, id); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the stop of a container whose start is not decided: %v", err)
+			}
+			n.host.begin(id)
+			if err := stop(n, t.Context(), pod, id); err != nil {
+				t.Error(err)
+			}
+			if st := n.status(id); st.State != model.ContainerExited || st.StartedAt.IsZero() {
+				t.Errorf("after the stop it is %s, started at %v", st.State, st.StartedAt)
+			}
+			if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing(name)
+		})
+	}
+}
+
+// TestARemovalOfAContainerThatStartsTellsOfItsEndFirst, before it tells that the container is gone. Seen to fail when
+// only a container that ran at the beginning of its removal was killed.
+func TestARemovalOfAContainerThatStartsTellsOfItsEndFirst(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := n.events.Follow(t.Context())
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	n.host.beforeRun = func() { close(begun); <-goOn }
+	started, removed := make(chan error, 1), make(chan error, 1)
+	go func() { started <- n.StartContainer(t.Context(), id) }()
+	<-begun
+	waits := newWaiter(t.Context(), 2) // for the locks of the pod and of the container
+	go func() { removed <- n.RemoveContainer(waits, id) }()
+	<-waits.reached
+	close(goOn)
+	if err := errors.Join(<-started, <-removed); err != nil {
+		t.Fatal(err)
+	}
+	var got []model.ContainerEventType
+	for len(got) == 0 || got[len(got)-1] != model.EventDeleted {
+		if e := <-events; e.ContainerID == id {
+			got = append(got, e.Type)
+		}
+	}
+	want := []model.ContainerEventType{model.EventStarted, model.EventStopped, model.EventDeleted}
+	if !slices.Equal(got, want) {
+		t.Errorf("events %v, want %v", got, want)
+	}
+}
+
+// waiter is a context that tells when a call has come to wait with it for the nth time.
+type waiter struct {
+	context.Context
+	left    atomic.Int32
+	reached chan struct{} // closed then
+}
+
+func newWaiter(ctx context.Context, nth int32) *waiter {
+	w := &waiter{Context: ctx, reached: make(chan struct{})}
+	w.left.Store(nth)
+	return w
+}
+
+// Done is what whoever waits asks for.
+func (w *waiter) Done() <-chan struct{} {
+	if w.left.Add(-1) == 0 {
+		close(w.reached)
+	}
+	return w.Context.Done()
+}
