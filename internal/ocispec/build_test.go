@@ -725,6 +725,37 @@ func TestUpdatesAreLaidOverWhatHolds(t *testing.T) {
 	}
 }
 
+// TestSwapFollowsAnUpdateOfMemoryAlone: who has no swap gets none, a limit that still fits stays, and without a limit of
+// memory there is none of swap. Seen to fail when only a limit of memory above that of swap was followed.
+func TestSwapFollowsAnUpdateOfMemoryAlone(t *testing.T) {
+	host := *host(t)
+	host.Cgroups, host.SwapLimits = hierarchies(t, cgroup.V2), true
+	for what, c := range map[string]struct{ memory, swap, update, want int64 }{
+		"no swap, less memory":          {memory: 100, swap: 100, update: 50, want: 50},
+		"no swap, more memory":          {memory: 100, swap: 100, update: 200, want: 200},
+		"no swap of itself":             {memory: 100, update: 50, want: 50},
+		"swap, less memory":             {memory: 100, swap: 150, update: 50, want: 150},
+		"swap, more memory":             {memory: 100, swap: 150, update: 120, want: 150},
+		"swap, memory above both":       {memory: 100, swap: 150, update: 200, want: 200},
+		"unlimited swap":                {memory: 100, swap: -1, update: 200, want: -1},
+		"swap, memory without a limit":  {memory: 100, swap: 150, update: -1, want: -1},
+		"no swap, memory without limit": {memory: 100, swap: 100, update: -1, want: -1},
+	} {
+		merged := MergeResources(&model.Resources{MemoryLimit: c.memory, MemorySwap: c.swap},
+			&model.Resources{MemoryLimit: c.update})
+		out, err := Resources(merged, 0, &host)
+		if err != nil || *out.Memory.Limit != c.update || *out.Memory.Swap != c.want {
+			t.Errorf("%s: %+v, want swap %d: %v", what, merged, c.want, err)
+		}
+	}
+	// A limit of memory that comes back has no swap beyond it again.
+	back := MergeResources(MergeResources(&model.Resources{MemoryLimit: 100, MemorySwap: 150},
+		&model.Resources{MemoryLimit: -1}), &model.Resources{MemoryLimit: 100})
+	if out, err := Resources(back, 0, &host); err != nil || *out.Memory.Swap != 100 {
+		t.Errorf("a limit that comes back: %+v, %v", back, err)
+	}
+}
+
 func TestOOMScoresAreWhatMayBeGiven(t *testing.T) {
 	in := input(t)
 	in.Host.MinOOMScoreAdj = -100

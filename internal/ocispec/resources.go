@@ -254,9 +254,14 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 			*field.to = *field.from
 		}
 	}
-	// Swap includes memory: a limit that grows past a swap limit of old takes it along.
-	if update.MemoryLimit > 0 && update.MemorySwap == 0 && out.MemorySwap > 0 && out.MemorySwap < out.MemoryLimit {
-		out.MemorySwap = out.MemoryLimit
+	if update.MemoryLimit != 0 && update.MemorySwap == 0 && out.MemorySwap > 0 {
+		// The limit of swap includes memory, and may not be below that of memory.
+		switch {
+		case update.MemoryLimit < 0:
+			out.MemorySwap = 0 // without a limit of memory there is none of both
+		case stored.MemorySwap == stored.MemoryLimit, out.MemorySwap < out.MemoryLimit:
+			out.MemorySwap = out.MemoryLimit // who had no swap gets none
+		}
 	}
 	if update.CPUSetCPUs != "" {
 		out.CPUSetCPUs = update.CPUSetCPUs

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +61,41 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0") // what is not named stays
 	if got := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 && !nodetest.Containerd() {
 		t.Errorf("status after the update says %d", got)
+	}
+}
+
+// TestSwapFollowsUpdatesOfMemory: an update that names no swap leaves a container that has none without, and an update
+// that takes the limit of memory away takes that of swap along. Seen to fail when a lower limit of memory gave the
+// container the difference as swap, and when an update without a limit was refused for the limit of swap.
+func TestSwapFollowsUpdatesOfMemory(t *testing.T) {
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, MemorySwapLimitInBytes: 64 << 20}
+	})
+	const memsw, swapMax = "memory.memsw.limit_in_bytes", "memory.swap.max"
+	if !slices.ContainsFunc(cgroups(t, c), func(dir string) bool {
+		return exists(filepath.Join(dir, memsw)) || exists(filepath.Join(dir, swapMax))
+	}) {
+		t.Skip("this kernel does not limit swap")
+	}
+	for _, step := range []struct {
+		update         int64 // of memory
+		wantV1, wantV2 string
+	}{
+		{update: 128 << 20, wantV1: "134217728", wantV2: "0"},
+		{update: 32 << 20, wantV1: "33554432", wantV2: "0"},
+		{update: -1, wantV1: "9223372036854771712", wantV2: "max"},
+		{update: 48 << 20, wantV1: "50331648", wantV2: "0"},
+	} {
+		_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+			ContainerId: c.ID, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: step.update},
+		})
+		if err != nil {
+			t.Fatalf("a limit of %d: %v", step.update, err)
+		}
+		if got := cgroupFile(t, c, memsw, swapMax); got != step.wantV1 && got != step.wantV2 {
+			t.Errorf("with %d bytes of memory, swap is %s, want %s or %s", step.update, got, step.wantV1, step.wantV2)
+		}
 	}
 }
 
