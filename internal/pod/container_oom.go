@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,60 +11,93 @@ import (
 	"syscall"
 
 	"github.com/containerd/errdefs"
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/model"
 	"berth/internal/pod/record"
 )
 
-// oomScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
-// and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start.
-func (u *update) oomScore() error {
+// chooseScore finds the oom_score_adj that the update gives.
+func (u *update) chooseScore() {
 	wanted := u.limits.OOMScoreAdj
 	if wanted == 0 {
-		return nil
+		return
 	}
 	score := max(int(wanted), u.host.MinOOMScoreAdj)
 	if score != int(wanted) {
 		u.m.log.Warn("oom_score_adj is below what this node's runtime may give", "container_id", u.container.ID(),
 			"wanted", wanted, "given", score)
 	}
-	r := u.container.Record()
-	if r.Phase == record.ContainerRunning {
-		for range 2 { // a process that was forked meanwhile has the old one
-			pids, err := u.host.Cgroups.Processes(r.Cgroup)
-			if err != nil {
+	u.score = &score
+}
+
+// scoreProcesses changes how readily the kernel kills the processes of a running container when memory is short. Execs
+// to come get the score of the record, but for those of an OCI runtime's binary, which gives them the score of the
+// start.
+func (u *update) scoreProcesses(context.Context) error {
+	if u.score == nil || u.rec.Phase != record.ContainerRunning {
+		return nil
+	}
+	u.scores = map[int]int{}
+	return u.eachProcess(func(pid int) error {
+		before, err := oomScore(pid)
+		if err != nil {
+			return err
+		}
+		if _, seen := u.scores[pid]; !seen {
+			u.scores[pid] = before
+		}
+		return setOOMScore(pid, *u.score)
+	})
+}
+
+// scoreBack gives the processes the scores that they had. A process that came meanwhile gets the container's.
+func (u *update) scoreBack(context.Context) error {
+	if len(u.scores) == 0 {
+		return nil
+	}
+	return u.eachProcess(func(pid int) error {
+		before, seen := u.scores[pid]
+		if !seen {
+			now, err := oomScore(pid)
+			if err != nil || now != *u.score || u.rec.Process == nil || u.rec.Process.OOMScoreAdj == nil {
 				return err
 			}
-			for _, pid := range pids {
-				if err := setOOMScore(pid, score); err != nil {
-					return err
-				}
+			before = *u.rec.Process.OOMScoreAdj
+		}
+		return setOOMScore(pid, before)
+	})
+}
+
+// eachProcess calls do for the processes of the container, and again for those that were forked meanwhile. A process
+// that has ended is no error.
+func (u *update) eachProcess(do func(pid int) error) error {
+	for range 2 {
+		pids, err := u.m.cgroups.Processes(u.rec.Cgroup)
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			if err := do(pid); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
+				return err
 			}
 		}
 	}
-	err := u.changeSpec(func(spec *specs.Spec) { spec.Process = withOOMScore(spec.Process, score) })
-	if err != nil {
-		return err
-	}
-	if r.Process == nil {
-		return nil
-	}
-	return u.container.Update(record.Save, func(r *record.Container) { r.Process = withOOMScore(r.Process, score) })
+	return nil
 }
 
-func withOOMScore(p *specs.Process, score int) *specs.Process {
-	next := *p
-	next.OOMScoreAdj = &score
-	return &next
+func oomScoreFile(pid int) string { return fmt.Sprintf("/proc/%d/oom_score_adj", pid) }
+
+func oomScore(pid int) (int, error) {
+	text, err := os.ReadFile(oomScoreFile(pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(bytes.TrimSpace(text)))
 }
 
 func setOOMScore(pid, score int) error {
-	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(score)), 0)
-	switch {
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // it has ended
-		return nil
-	case errors.Is(err, fs.ErrPermission):
+	err := os.WriteFile(oomScoreFile(pid), []byte(strconv.Itoa(score)), 0)
+	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%d: this node's runtime may not lower it that far: %w", score, errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitOOMScoreAdj.Wrong(err))
 	}

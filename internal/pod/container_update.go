@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they
@@ -64,7 +66,7 @@ func (m *Manager) updateResources(ctx context.Context, c *index.Container, limit
 	return nil
 }
 
-// update is one change of a container's limits. The caller holds the container's lock.
+// update is one change of a container's limits, all or nothing. The caller holds the container's lock.
 type update struct {
 	m         *Manager
 	container *index.Container
@@ -73,46 +75,99 @@ type update struct {
 	host      *ocispec.Host
 	limits    *model.Resources // what changes; values that are zero stay as they were
 	merged    *model.Resources // all that then hold
+	resources *specs.LinuxResources
+
+	ulimits []specs.POSIXRlimit // nil: they stay
+	score   *int                // oom_score_adj; nil: it stays
+	scores  map[int]int         // what processes had before
+	restore func() error        // gives back the disk quotas; nil: none has changed
 }
 
-func (u *update) run(ctx context.Context) error {
+func (u *update) run(ctx context.Context) (err error) {
 	if u.rec.Phase != record.ContainerRunning && u.rec.Phase != record.ContainerCreated {
 		return fmt.Errorf("it is %s: %w", u.rec.Phase, errdefs.ErrFailedPrecondition)
 	}
 	u.merged = ocispec.MergeResources(u.rec.Resources, u.limits)
-	resources, err := ocispec.Resources(u.merged, u.handler.Spec.PidsLimit, u.host)
-	if err != nil {
+	if u.resources, err = ocispec.Resources(u.merged, u.handler.Spec.PidsLimit, u.host); err != nil {
 		return model.FieldUpdate.Within(err)
 	}
-	if err := u.ulimits(); err != nil {
+	if err := u.checkUlimits(); err != nil {
 		return err
 	}
-	if err := u.oomScore(); err != nil {
-		return err
-	}
+	u.chooseScore()
+	// The kernel takes or refuses the limits of a cgroup as one; what comes before it can be undone.
+	_, err = steps.Run(ctx, u.m.log.With("container_id", u.container.ID()), []steps.Step{
+		{Do: u.scoreProcesses, Undo: u.scoreBack},
+		{Do: u.changeQuotas, Undo: u.quotasBack},
+		{Do: u.limitCgroup},
+	}, func([]steps.Timing) error { return u.save() })
+	return err
+}
+
+// changeQuotas changes the disk quotas.
+func (u *update) changeQuotas(ctx context.Context) (err error) {
 	if len(u.limits.DiskQuota) > 0 {
-		if err := u.m.storage.UpdateQuotas(ctx, u.container.ContainerEntry, u.limits.DiskQuota); err != nil {
-			return err
-		}
+		u.restore, err = u.m.storage.UpdateQuotas(ctx, u.container.ContainerEntry, u.limits.DiskQuota)
 	}
-	if u.rec.Phase == record.ContainerRunning {
-		if err := u.m.cfg.Keeper.Update(ctx, u.container.ID(), resources); err != nil {
-			return err
-		}
+	return err
+}
+
+func (u *update) quotasBack(context.Context) error {
+	if u.restore == nil {
+		return nil
 	}
-	err = u.changeSpec(func(spec *specs.Spec) {
-		linux := *spec.Linux
-		limits := *resources
-		// An update says nothing of these.
-		limits.Devices, limits.Network = linux.Resources.Devices, linux.Resources.Network
-		keepRealtime(&limits, linux.Resources)
-		linux.Resources = &limits
-		spec.Linux = &linux
-	})
+	return u.restore()
+}
+
+// limitCgroup changes the limits of a container that runs. One that is created has no cgroup yet.
+func (u *update) limitCgroup(ctx context.Context) error {
+	if u.rec.Phase != record.ContainerRunning {
+		return nil
+	}
+	return u.m.cfg.Keeper.Update(ctx, u.container.ID(), u.resources)
+}
+
+// save writes the limits to the container's specification and its record. A start reads them from the specification,
+// and verbose status and checkpoints show it. Neither is changed if one cannot be written.
+func (u *update) save() error {
+	spec, err := u.container.LoadSpec()
 	if err != nil {
 		return err
 	}
-	return u.container.Update(record.Save, func(r *record.Container) { r.Resources = u.merged })
+	next, linux, limits := *spec, *spec.Linux, *u.resources
+	// An update says nothing of these.
+	limits.Devices, limits.Network = linux.Resources.Devices, linux.Resources.Network
+	keepRealtime(&limits, linux.Resources)
+	linux.Resources = &limits
+	next.Linux, next.Process = &linux, u.changed(spec.Process)
+	if err := u.container.SaveSpec(&next); err != nil {
+		return err
+	}
+	err = u.container.Update(record.Save, func(r *record.Container) {
+		r.Resources, r.Process = u.merged, u.changed(r.Process)
+	})
+	if err != nil {
+		err = errors.Join(err, u.container.SaveSpec(spec))
+	}
+	if u.rec.Phase == record.ContainerRunning {
+		u.container.DropSpec()
+	}
+	return err
+}
+
+// changed is a process with what the update changes of it. nil stays nil: records of earlier versions have none.
+func (u *update) changed(p *specs.Process) *specs.Process {
+	if p == nil || u.ulimits == nil && u.score == nil {
+		return p
+	}
+	next := *p
+	if u.ulimits != nil {
+		next.Rlimits = u.ulimits
+	}
+	if u.score != nil {
+		next.OOMScoreAdj = u.score
+	}
+	return &next
 }
 
 // keepRealtime keeps what plugins have given a container, and no update knows of.
@@ -128,26 +183,9 @@ func keepRealtime(limits, before *specs.LinuxResources) {
 	limits.CPU = &cpu
 }
 
-// changeSpec writes the current limits to a container's specification. A start reads them from there, and verbose
-// status and checkpoints show them. change gets a copy of the specification, and must not write through its pointers.
-func (u *update) changeSpec(change func(*specs.Spec)) error {
-	spec, err := u.container.LoadSpec()
-	if err != nil {
-		return err
-	}
-	next := *spec
-	change(&next)
-	if err := u.container.SaveSpec(&next); err != nil {
-		return err
-	}
-	if u.rec.Phase == record.ContainerRunning {
-		u.container.DropSpec()
-	}
-	return nil
-}
-
-// ulimits changes the limits of a created container's processes. Those of a running container are each process's own.
-func (u *update) ulimits() error {
+// checkUlimits finds the limits of a created container's processes. Those of a running container are each process's
+// own.
+func (u *update) checkUlimits() error {
 	if len(u.limits.Ulimits) == 0 {
 		return nil
 	}
@@ -167,10 +205,6 @@ func (u *update) ulimits() error {
 			errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}
-	process := *spec.Process
-	process.Rlimits = limits
-	if err := u.changeSpec(func(spec *specs.Spec) { spec.Process = &process }); err != nil {
-		return err
-	}
-	return u.container.Update(record.Save, func(r *record.Container) { r.Process = &process })
+	u.ulimits = limits
+	return nil
 }

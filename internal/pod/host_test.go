@@ -48,6 +48,8 @@ type memoryHost struct {
 	pid     int
 
 	attached map[string]bool // clients that have not been detached
+	grants   []quota.Grant   // disk quotas
+	members  []int           // the IDs of the processes in each cgroup
 
 	beforeRun func() // called when a container is to be started; nil: nothing is
 }
@@ -239,7 +241,7 @@ func (c memoryCgroups) RemoveSlice(ctx context.Context, cgroup string) error {
 func (c memoryCgroups) RemoveEmptySlice(_ context.Context, cgroup string) error {
 	return c.drop("cgroup " + cgroup)
 }
-func (c memoryCgroups) Processes(cgroup string) ([]int, error) { return nil, nil }
+func (c memoryCgroups) Processes(cgroup string) ([]int, error) { return c.members, nil }
 
 // memoryRootfs has a directory for each mount.
 type memoryRootfs struct{ *memoryHost }
@@ -277,20 +279,40 @@ func (r memoryRootfs) Mounts(roots ...string) ([]string, error) {
 type memoryQuotas struct{ *memoryHost }
 
 func (q memoryQuotas) Take(_ context.Context, holder string, w quota.Want) (*quota.Grant, error) {
-	g := &quota.Grant{ID: 5, Limit: w.Limit, Holders: map[string][]string{holder: w.Dirs}}
-	return g, q.make("quota of " + holder)
+	g := quota.Grant{ID: 5, Limit: w.Limit, Holders: map[string][]string{holder: w.Dirs}}
+	return &g, q.call(func() error {
+		q.things["quota of "+holder] = true
+		q.grants = append(q.grants, g)
+		return nil
+	})
 }
 func (q memoryQuotas) Mark(context.Context, uint32, ...string) error {
 	return q.call(func() error { return nil })
 }
-func (q memoryQuotas) Resize(holder, _ string, _ uint64) (bool, error) {
-	return q.has("quota of " + holder), q.call(func() error { return nil })
+func (q memoryQuotas) Resize(holder, dir string, bytes uint64) (found bool, err error) {
+	return found, q.call(func() error {
+		for i, g := range q.grants {
+			if slices.Contains(g.Holders[holder], dir) {
+				q.grants[i].Limit, found = bytes, true
+			}
+		}
+		return nil
+	})
 }
-func (q memoryQuotas) Held(holder string) []*quota.Grant {
-	if q.has("quota of " + holder) {
-		return []*quota.Grant{{ID: 5}}
+func (q memoryQuotas) Held(holder string) (all []*quota.Grant) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range q.grants {
+		if g.Holders[holder] != nil {
+			all = append(all, &g)
+		}
 	}
-	return nil
+	return all
+}
+func (q memoryQuotas) Return(holder string, dirs ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.grants = slices.DeleteFunc(q.grants, func(g quota.Grant) bool { return slices.Equal(g.Holders[holder], dirs) })
 }
 func (q memoryQuotas) Release(holder string) { q.forget("quota of " + holder) }
 func (q memoryQuotas) Reconcile(lives func(holder string) bool) {

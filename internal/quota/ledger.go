@@ -322,6 +322,16 @@ func (l *Ledger) Held(holder string) []*Grant {
 // Release takes back all that a holder has. What still bears the ID is cleared in the background, a crash
 // notwithstanding.
 func (l *Ledger) Release(holder string) {
+	l.takeBack(holder, func(string) bool { return true })
+}
+
+// Return takes back what Take has given a holder for directories, as Release does for all of them.
+func (l *Ledger) Return(holder string, dirs ...string) {
+	l.takeBack(holder, func(dir string) bool { return slices.Contains(dirs, dir) })
+}
+
+// takeBack takes back the directories of a holder that which chooses.
+func (l *Ledger) takeBack(holder string, which func(dir string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range l.grants {
@@ -329,8 +339,21 @@ func (l *Ledger) Release(holder string) {
 		if !held {
 			continue
 		}
-		delete(g.Holders, holder)
+		var back, kept []string
 		for _, dir := range dirs {
+			if which(dir) {
+				back = append(back, dir)
+			} else {
+				kept = append(kept, dir)
+			}
+		}
+		if len(back) == 0 && len(kept) > 0 {
+			continue
+		}
+		if delete(g.Holders, holder); len(kept) > 0 {
+			g.Holders[holder] = kept
+		}
+		for _, dir := range back {
 			if !g.bears(dir) && !slices.Contains(g.Clearing, dir) {
 				g.Clearing = append(g.Clearing, dir)
 			}

@@ -392,6 +392,29 @@ func TestADirectoryHasOneLimit(t *testing.T) {
 	})
 }
 
+// TestDirectoriesAreGivenBackOneByOne, and what their holder has beside them stays limited.
+func TestDirectoriesAreGivenBackOneByOne(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		kept, back := folder(t, root, "kept"), folder(t, root, "back")
+		stays := take(t, l, "a", Want{Limit: 8 << 20, Dirs: []string{kept}})
+		markAll(t, l, stays, kept)
+		goes := take(t, l, "a", Want{Limit: 4 << 20, Dirs: []string{back}})
+		markAll(t, l, goes, back)
+		l.Return("a", back)
+		free(t, l, root, goes.ID)
+		if has, err := Project(back); err != nil || has != 0 {
+			t.Errorf("the directory that was given back has project %d, %v", has, err)
+		}
+		if held := l.Held("a"); len(held) != 1 || held[0].ID != stays.ID || held[0].Limit != 8<<20 {
+			t.Errorf("the holder has %+v", held)
+		}
+		if has, err := Project(kept); err != nil || has != stays.ID {
+			t.Errorf("the directory that stays has project %d, %v", has, err)
+		}
+	})
+}
+
 func TestWhatACrashLeavesIsCleared(t *testing.T) {
 	onEach(t, func(t *testing.T, root string) {
 		l := ledger(t, root)

@@ -46,3 +46,23 @@ func TestAnUpdateChangesTheOOMScore(t *testing.T) {
 		t.Errorf("the status says %d", got)
 	}
 }
+
+// TestAnUpdateThatTheKernelRefusesChangesNoScore: seen to fail when the scores of processes were changed before the
+// kernel was asked for the limits.
+func TestAnUpdateThatTheKernelRefusesChangesNoScore(t *testing.T) {
+	nodetest.BerthOnly(t, "it keeps the score of the start")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 100 })
+	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{OomScoreAdj: 600, CpusetCpus: "4095"},
+	})
+	if err == nil {
+		t.Fatal("processor 4095 was given")
+	}
+	if got := c.Sh("cat /proc/1/oom_score_adj /proc/self/oom_score_adj"); got != "100\n100" {
+		t.Errorf("after %v the scores are %q", err, got)
+	}
+	if got := c.Status().GetResources().GetLinux(); got.GetOomScoreAdj() != 100 || got.GetCpusetCpus() != "" {
+		t.Errorf("after %v the status says %v", err, got)
+	}
+}

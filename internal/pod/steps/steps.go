@@ -93,7 +93,7 @@ func undoAll(ctx context.Context, log *slog.Logger, list []Step) bool {
 		}
 		if err := list[i].Undo(ctx); err != nil {
 			undone = false
-			log.Error("undo of a failed start", "step", list[i].Name, "error", err)
+			log.Error("undo of a step after a failure", "step", list[i].Name, "error", err)
 		}
 	}
 	return undone

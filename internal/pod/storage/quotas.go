@@ -141,43 +141,62 @@ func (q *Limits) Mark(ctx context.Context, ledger Quotas) error {
 	return nil
 }
 
-// UpdateQuotas changes limits of a container that exists, and adds those for what has none yet.
-func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry, sizes map[string]string) error {
+// UpdateQuotas changes limits of a container that exists, and adds those for what has none yet, all or nothing. restore
+// makes them what they were before.
+func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry,
+	sizes map[string]string) (restore func() error, err error) {
 	mounts, err := st.quotaMounts(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	groups, err := quota.Plan(sizes, quota.ID{}, 0, mounts)
 	if err != nil {
-		return model.FieldUpdateDiskQuota.Wrong(err)
+		return nil, model.FieldUpdateDiskQuota.Wrong(err)
 	}
-	held := map[string]uint32{}
+	held := map[string]*quota.Grant{} // by directory
 	for _, grant := range st.Quotas.Held(c.ID()) {
 		for _, dir := range grant.Holders[c.ID()] {
-			held[dir] = grant.ID
+			held[dir] = grant
 		}
 	}
 	for _, g := range groups {
 		dirs := st.quotaDirs(c, g, mounts)
 		for _, dir := range dirs {
 			if held[dir] != held[dirs[0]] {
-				return model.FieldUpdateDiskQuota.Wrong(fmt.Errorf("%q share a limit that they have not shared so far: %w", g.Paths,
-					errdefs.ErrFailedPrecondition))
+				return nil, model.FieldUpdateDiskQuota.Wrong(fmt.Errorf("%q share a limit that they have not shared so far: %w",
+					g.Paths, errdefs.ErrFailedPrecondition))
 			}
 		}
-		if held[dirs[0]] != 0 {
+	}
+	var changed []func() error // what undoes each change
+	restore = func() error {
+		var errs []error
+		for _, back := range slices.Backward(changed) {
+			errs = append(errs, back())
+		}
+		return errors.Join(errs...)
+	}
+	for _, g := range groups {
+		dirs := st.quotaDirs(c, g, mounts)
+		if before := held[dirs[0]]; before != nil {
+			changed = append(changed, func() error {
+				_, err := st.Quotas.Resize(c.ID(), dirs[0], before.Limit)
+				return err
+			})
 			_, err = st.Quotas.Resize(c.ID(), dirs[0], g.Limit)
 		} else {
+			changed = append(changed, func() error { st.Quotas.Return(c.ID(), dirs...); return nil })
 			var grant *quota.Grant
 			if grant, err = st.Quotas.Take(ctx, c.ID(), quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
 				err = st.Quotas.Mark(ctx, grant.ID, dirs...)
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
+			err = fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
+			return nil, errors.Join(err, restore())
 		}
 	}
-	return nil
+	return restore, nil
 }
 
 // nameHolders names the containers in an error that knows them by their IDs.

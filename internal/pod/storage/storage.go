@@ -50,6 +50,7 @@ type Quotas interface {
 	Mark(ctx context.Context, id uint32, dirs ...string) error
 	Resize(holder, dir string, bytes uint64) (found bool, err error)
 	Held(holder string) []*quota.Grant
+	Return(holder string, dirs ...string)
 	Release(holder string)
 	Reconcile(lives func(holder string) bool)
 	Close()

@@ -1,0 +1,92 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"reflect"
+	"slices"
+	"testing"
+
+	"berth/internal/model"
+	"berth/internal/quota"
+)
+
+// process starts one that waits for the test's end.
+func process(t *testing.T) (pid int) {
+	t.Helper()
+	cmd := exec.Command("sleep", "infinity")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// TestAnUpdateThatFailsChangesNothing, whichever of its calls fails: no limit that was changed before, no score of a
+// process, and nothing that clients are told. Seen to fail when the scores and the disk quotas were changed before the
+// cgroup, and stayed changed when the kernel refused that.
+func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
+	pid := process(t)
+	var id string
+	update := &model.Resources{
+		OOMScoreAdj: 900, MemoryLimit: 32 << 20, DiskQuota: map[string]string{"/": "20m", "/named": "5m"},
+	}
+	for _, running := range []bool{true, false} {
+		type all struct {
+			Resources *model.Resources
+			Process   any
+			Spec      any
+			Quotas    []quota.Grant
+			Score     int
+		}
+		look := func(n *memoryNode) (now all) {
+			_, c := n.index.ByID(id)
+			spec, err := c.LoadSpec()
+			if err != nil {
+				t.Fatal(err)
+			}
+			score, err := oomScore(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := c.Record()
+			return all{r.Resources, r.Process, spec, slices.Clone(n.host.grants), score}
+		}
+		var before all
+		eachCall(t, false, func(n *memoryNode) {
+			if err := setOOMScore(pid, 800); err != nil {
+				t.Fatal(err)
+			}
+			pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+			if err == nil {
+				id, err = n.CreateContainer(t.Context(), pod, serverConfig())
+			}
+			if err == nil && running {
+				n.host.members = []int{pid}
+				err = n.StartContainer(t.Context(), id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before = look(n)
+		}, func(n *memoryNode) error {
+			return n.UpdateContainerResources(t.Context(), id, update, nil)
+		}, func(n *memoryNode, what string, failed bool, err error) {
+			what = fmt.Sprintf("%s, running %v", what, running)
+			after := look(n)
+			switch {
+			case failed != errors.Is(err, errFault):
+				t.Errorf("%s: %v", what, err)
+			case failed && !reflect.DeepEqual(after, before):
+				t.Errorf("%s: it was %+v, and is %+v", what, before, after)
+			case !failed && (err != nil || after.Resources.MemoryLimit != 32<<20 || len(after.Quotas) <= len(before.Quotas) ||
+				running && after.Score != 900 || reflect.DeepEqual(after.Spec, before.Spec)):
+				t.Errorf("%s: the update changed %+v to %+v: %v", what, before, after, err)
+			}
+		})
+	}
+}
