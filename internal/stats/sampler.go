@@ -37,9 +37,11 @@ type Config struct {
 // Target is a container or a pod to read.
 type Target struct {
 	ID     string // unique among containers and pods
-	Cgroup string // below the hierarchies' roots; empty: none
+	Cgroup string // below the hierarchies' roots; empty: none, and earlier readings are dropped
 	Layer  string // the writable layer's directory; empty: none (a pod)
-	NetNS  string // where the network namespace is pinned; for pods
+	// Ended says that nothing writes to the layer any more: a figure that is measured from now on stays.
+	Ended bool
+	NetNS string // where the network namespace is pinned; for pods
 	// Network is whether to read the interfaces in NetNS.
 	Network bool
 	// PID is a container's init process, for its limits and what its processes have open; 0: none. Details alone.
@@ -79,6 +81,8 @@ type entry struct {
 	forgotten bool      // it is dropped: who reads it yet closes what is kept
 
 	layerDir  string
+	ended     bool                   // Target.Ended
+	final     bool                   // layer was measured since
 	layer     *model.FilesystemUsage // the last; immutable
 	layerNext time.Time              // when it is due again
 	measuring bool                   // it is in the queue or under way
@@ -175,7 +179,10 @@ func (s *Sampler) entry(t Target) *entry {
 		s.entries[t.ID] = e
 	}
 	e.mu.Lock()
-	e.layerDir = t.Layer
+	e.layerDir, e.ended = t.Layer, t.Ended
+	if t.Cgroup == "" {
+		e.reading, e.base, e.rate = nil, nil, 0
+	}
 	e.mu.Unlock()
 	return e
 }
@@ -525,7 +532,7 @@ func (e *entry) take(r *Cgroup) {
 func (s *Sampler) layer(e *entry) {
 	e.mu.Lock()
 	dir, first := e.layerDir, e.layer == nil
-	due := dir != "" && !e.measuring && s.config.Measure != nil && !time.Now().Before(e.layerNext)
+	due := dir != "" && !e.measuring && !e.final && s.config.Measure != nil && !time.Now().Before(e.layerNext)
 	if due {
 		e.measuring = true
 	}
@@ -594,6 +601,9 @@ func (s *Sampler) run() {
 }
 
 func (s *Sampler) measure(ctx context.Context, e *entry, dir string) error {
+	e.mu.Lock()
+	ended := e.ended
+	e.mu.Unlock()
 	start := time.Now()
 	bytes, inodes, err := s.config.Measure(ctx, dir)
 	cost := time.Since(start)
@@ -608,6 +618,7 @@ func (s *Sampler) measure(ctx context.Context, e *entry, dir string) error {
 	if mountpoint == "" {
 		mountpoint = filepath.Dir(dir)
 	}
+	e.final = ended
 	e.layer = &model.FilesystemUsage{At: start, Mountpoint: mountpoint, UsedBytes: bytes, InodesUsed: inodes}
 	return nil
 }

@@ -435,3 +435,35 @@ func BenchmarkList1000(b *testing.B) {
 		s.Containers(b.Context(), targets)
 	}
 }
+
+// TestAContainerThatHasEndedHasItsLayerAlone: no figures of the time when it ran, and its layer is measured once more.
+// Seen to fail when the last reading of the cgroup was told for ever.
+func TestAContainerThatHasEndedHasItsLayerAlone(t *testing.T) {
+	asroot.Need(t, "cgroups")
+	path := group(t, "ended")
+	inside(t, path, "while :; do :; done")
+	var measured atomic.Int64
+	s, err := New(Config{LayerAge: 1, Measure: func(context.Context, string) (uint64, uint64, error) {
+		return uint64(measured.Add(1)), 1, nil
+	}})
+	must(t, err)
+	t.Cleanup(s.Close)
+	read := func(target Target) *model.ContainerUsage { return s.Container(t.Context(), target) }
+	running := Target{ID: "a", Cgroup: path, Layer: t.TempDir()}
+	if u := read(running); u.CPU == nil || u.Memory == nil || u.WritableLayer == nil {
+		t.Fatalf("while it runs: %+v", u)
+	}
+	ended := Target{ID: "a", Layer: running.Layer, Ended: true}
+	if u := read(ended); u.CPU != nil || u.Memory != nil || u.IO != nil || u.Swap != nil || u.WritableLayer == nil {
+		t.Errorf("when it has ended: %+v", u)
+	}
+	eventually(t, "the layer is measured after the end", func() bool {
+		return read(ended).WritableLayer.UsedBytes > 1
+	})
+	last := measured.Load()
+	for range 3 {
+		if u := read(ended); u.WritableLayer.UsedBytes != uint64(last) {
+			t.Errorf("the layer of a container that has ended was measured again: %+v", u.WritableLayer)
+		}
+	}
+}

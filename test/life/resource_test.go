@@ -272,6 +272,43 @@ func TestImageStoreSaysWhatItTakes(t *testing.T) {
 	})
 }
 
+// TestAContainerThatHasEndedIsCounted: its writable layer takes room until it is removed, and it uses no processor time
+// or memory any more. Seen to fail when ImageFsInfo counted the layers of running containers alone, and stats told of
+// the processor time that a container had used when they were read last.
+func TestAContainerThatHasEndedIsCounted(t *testing.T) {
+	nodetest.BerthOnly(t, "it counts its snapshots, when it has measured them")
+	n := nodetest.Shared(t)
+	const size = 32 << 20
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("head -c 33554432 /dev/zero >/file; while ! [ -e /end ]; do sleep 0.1; done"))
+	stats := func() *cri.ContainerStats {
+		t.Helper()
+		r, err := n.Runtime.ContainerStats(nodetest.Context(t), &cri.ContainerStatsRequest{ContainerId: c.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Stats
+	}
+	if stats().GetCpu() == nil {
+		t.Errorf("while it runs, its stats are %v", stats())
+	}
+	c.Sh("touch /end")
+	c.WaitExit()
+	if s := stats(); s.GetCpu() != nil || s.GetMemory() != nil || s.GetAttributes().GetId() != c.ID {
+		t.Errorf("when it has ended, its stats are %v", s)
+	}
+	nodetest.Eventually(t, time.Minute, "the layer is measured", func() error {
+		r, err := n.Images.ImageFsInfo(nodetest.Context(t), &cri.ImageFsInfoRequest{})
+		if err != nil {
+			return err
+		}
+		one, all := stats().GetWritableLayer().GetUsedBytes().GetValue(), r.ContainerFilesystems[0].GetUsedBytes().GetValue()
+		if one < size || all < one {
+			return fmt.Errorf("the container has %d bytes, and all containers have %d", one, all)
+		}
+		return nil
+	})
+}
+
 func TestEventsFollowTheLifeOfAPod(t *testing.T) {
 	nodetest.BerthOnly(t, "GetContainerEvents is newer")
 	n := nodetest.Shared(t)

@@ -12,6 +12,7 @@ import (
 	"math"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -784,6 +785,10 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 	if err != nil || fs.ImageFilesystems[0].UsedBytes.Value != 5 || fs.ContainerFilesystems[0].UsedBytes.Value != 9 ||
 		fs.ContainerFilesystems[0].FsId.Mountpoint != "/var/lib/berth" {
 		t.Errorf("%v, %v", fs, err)
+	}
+	if f := d.rec.last("ListContainerUsage")[0].(model.ContainerFilter); !slices.Contains(f.States, model.ContainerExited) ||
+		!slices.Contains(f.States, model.ContainerCreated) {
+		t.Errorf("filter %+v: the layers of containers that do not run are not counted", f)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 	"berth/internal/model"
 )
 
-// ImageFsInfo counts as container file systems the writable layers, which live on the file system of the images.
+// ImageFsInfo counts as container file systems the writable layers, which live on the file system of the images: those
+// of all containers, since a container keeps its own until it is removed.
 func (s *imageService) ImageFsInfo(ctx context.Context, req *api.ImageFsInfoRequest) (*api.ImageFsInfoResponse, error) {
 	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
@@ -17,7 +18,9 @@ func (s *imageService) ImageFsInfo(ctx context.Context, req *api.ImageFsInfoRequ
 	if err != nil {
 		return nil, err
 	}
-	containers, err := s.Runtime.ListContainerUsage(ctx, model.ContainerFilter{})
+	containers, err := s.Runtime.ListContainerUsage(ctx, model.ContainerFilter{States: []model.ContainerState{
+		model.ContainerCreated, model.ContainerRunning, model.ContainerPaused, model.ContainerExited,
+	}})
 	if err != nil {
 		return nil, err
 	}

@@ -28,8 +28,11 @@ type Reader struct {
 func (rd *Reader) containerTarget(c *index.Container) stats.Target {
 	r := c.Record()
 	t := stats.Target{ID: c.ID(), Layer: rootfs.Upper(rd.Dirs.Container(c.ID()))}
-	if r.Phase == record.ContainerRunning {
+	switch r.Phase {
+	case record.ContainerRunning:
 		t.Cgroup = r.Cgroup
+	case record.ContainerExited:
+		t.Ended = true
 	}
 	return t
 }
