@@ -47,6 +47,8 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	defer c.SetCut(nil)
 	r, pod := c.Record(), c.Sandbox.Record()
 	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case r.Phase != record.ContainerRunning:
 		return fmt.Errorf("%s: it is %s, not running: %w", what, r.Phase, errdefs.ErrFailedPrecondition)
 	case pod.Config.UserNamespace() != nil:

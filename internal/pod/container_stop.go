@@ -23,7 +23,7 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	if err != nil {
 		return err
 	}
-	c.CutCheckpoint()
+	defer c.Stopping()()
 	// A start that is on its way ends first; then nothing is held, so that a second caller can shorten the patience of
 	// a first.
 	release, err := c.Lock(ctx, "stop")

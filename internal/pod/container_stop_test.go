@@ -1,15 +1,21 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
@@ -110,6 +116,65 @@ func TestARemovalOfAContainerThatStartsTellsOfItsEndFirst(t *testing.T) {
 	want := []model.ContainerEventType{model.EventStarted, model.EventStopped, model.EventDeleted}
 	if !slices.Equal(got, want) {
 		t.Errorf("events %v, want %v", got, want)
+	}
+}
+
+// TestAStopWaitsForNoCheckpoint, neither one that is under way nor one that came before the stop and waits for that.
+// Seen to fail when a stop ended the first alone: it waited for the second one's whole time.
+func TestAStopWaitsForNoCheckpoint(t *testing.T) {
+	for name, stop := range map[string]func(*memoryNode, context.Context, string, string) error{
+		"StopContainer": func(n *memoryNode, ctx context.Context, _, id string) error {
+			return n.StopContainer(ctx, id, time.Minute)
+		},
+		"StopPodSandbox":  func(n *memoryNode, ctx context.Context, pod, _ string) error { return n.StopSandbox(ctx, pod) },
+		"RemoveContainer": func(n *memoryNode, ctx context.Context, _, id string) error { return n.RemoveContainer(ctx, id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newMemoryNode(t)
+			pod, id := n.run()
+			begun := make(chan struct{}, 2)
+			n.host.checkpoint = func(ctx context.Context) error {
+				begun <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			ended := make(chan error, 2)
+			checkpoint := func(ctx context.Context) {
+				ended <- n.CheckpointContainer(ctx, id, filepath.Join(n.cfg.Root, "archive"), time.Hour)
+			}
+			waiting, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			go checkpoint(waiting)
+			<-begun
+			go checkpoint(waiting)
+			waitForWaiter(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := stop(n, ctx, pod, id); err != nil {
+				t.Error(err)
+				giveUp()
+			}
+			if first := <-ended; !errors.Is(first, index.ErrCut) {
+				t.Errorf("the checkpoint under way ended with %v", first)
+			}
+			if second := <-ended; !errdefs.IsFailedPrecondition(second) && !errdefs.IsNotFound(second) {
+				t.Errorf("the checkpoint that waited ended with %v", second)
+			}
+		})
+	}
+}
+
+// waitForWaiter waits until a goroutine waits for the lock of an operation.
+func waitForWaiter(t *testing.T) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("operation.Lock.hold(")) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("no goroutine waits for a lock")
+		}
 	}
 }
 

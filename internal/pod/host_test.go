@@ -51,7 +51,8 @@ type memoryHost struct {
 	grants   []quota.Grant   // disk quotas
 	members  []int           // the IDs of the processes in each cgroup
 
-	beforeRun func() // called when a container is to be started; nil: nothing is
+	beforeRun  func()                      // called when a container is to be started; nil: nothing is
+	checkpoint func(context.Context) error // writes a container down; nil: it cannot be
 }
 
 // fault makes calls fail.
@@ -646,7 +647,11 @@ func (k memoryKeeper) Resume(_ context.Context, id string) error {
 func (k memoryKeeper) Freeze(context.Context, string, time.Duration) (string, func(context.Context) error, error) {
 	return "", nil, errdefs.ErrNotImplemented
 }
-func (k memoryKeeper) Checkpoint(context.Context, *keeper.CheckpointRequest) (func(context.Context) error, error) {
+func (k memoryKeeper) Checkpoint(ctx context.Context, _ *keeper.CheckpointRequest) (func(context.Context) error,
+	error) {
+	if k.checkpoint != nil {
+		return nil, k.checkpoint(ctx)
+	}
 	return nil, errdefs.ErrNotImplemented
 }
 func (k memoryKeeper) EndCheckpoint(context.Context, string) error { return nil }

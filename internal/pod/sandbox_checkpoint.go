@@ -54,6 +54,9 @@ func (m *Manager) CheckpointSandbox(ctx context.Context, id, dir string, contain
 		defer c.SetCut(nil)
 		members = append(members, &checkpoints.Member{Container: c.ContainerEntry, LoadSpec: c.LoadSpec})
 	}
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
 	pod := s.Record()
 	if err := checkCheckpoint(&pod, chosen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -169,16 +169,28 @@ func TestASpecificationIsInMemoryUntilTheStart(t *testing.T) {
 	}
 }
 
-// TestAStopCutsACheckpoint that is under way, and is heard by nobody else.
+// TestAStopCutsACheckpoint that is under way, and those that come until it has ended.
 func TestAStopCutsACheckpoint(t *testing.T) {
 	f := newFixture(t)
 	c := NewContainer(f.containers.New("c", record.Container{ID: "c", Config: &model.ContainerConfig{}}), nil)
-	c.CutCheckpoint()
-	ctx, cut := context.WithCancelCause(t.Context())
-	c.SetCut(cut)
-	c.CutCheckpoint()
-	if !errors.Is(context.Cause(ctx), ErrCut) {
-		t.Errorf("the checkpoint ends for %v", context.Cause(ctx))
+	checkpoint := func() context.Context {
+		ctx, cut := context.WithCancelCause(t.Context())
+		c.SetCut(cut)
+		return ctx
+	}
+	c.Stopping()()
+	before := checkpoint()
+	if err := context.Cause(before); err != nil {
+		t.Errorf("a checkpoint after a stop ends for %v", err)
+	}
+	ended, other := c.Stopping(), c.Stopping()
+	ended()
+	during := checkpoint()
+	other()
+	if after := context.Cause(checkpoint()); !errors.Is(context.Cause(before), ErrCut) ||
+		!errors.Is(context.Cause(during), ErrCut) || after != nil {
+		t.Errorf("the checkpoints before, during and after a stop end for %v, %v and %v", context.Cause(before),
+			context.Cause(during), after)
 	}
 }
 

@@ -48,9 +48,10 @@ type Container struct {
 	// op is held exclusively by start, remove, update and the end of a container.
 	op operation.Lock
 
-	mu   sync.Mutex              // guards spec and cut
-	spec *specs.Spec             // from create to start only; afterwards it is on disk
-	cut  context.CancelCauseFunc // ends a checkpoint that is under way; nil: none is
+	mu    sync.Mutex              // guards spec, cut and stops
+	spec  *specs.Spec             // from create to start only; afterwards it is on disk
+	cut   context.CancelCauseFunc // ends a checkpoint that is under way; nil: none is
+	stops int                     // how many stops are under way
 
 	exited chan struct{} // closed when the container has become exited, or is gone
 	once   sync.Once     // closes it
@@ -122,19 +123,31 @@ func (c *Container) DropSpec() {
 // ErrCut ends a checkpoint whose container is to end: a stop does not wait for it.
 var ErrCut = fmt.Errorf("the container is being stopped: %w", errdefs.ErrFailedPrecondition)
 
-// SetCut says what ends the checkpoint that is under way, by the cause ErrCut; nil: none is.
+// SetCut says what ends the checkpoint that is under way, by the cause ErrCut; nil: none is. During a stop the checkpoint
+// ends at once.
 func (c *Container) SetCut(cut context.CancelCauseFunc) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.cut = cut
+	stopping := c.stops > 0
+	c.mu.Unlock()
+	if cut != nil && stopping {
+		cut(ErrCut)
+	}
 }
 
-// CutCheckpoint ends a checkpoint that is under way, with ErrCut.
-func (c *Container) CutCheckpoint() {
+// Stopping says that a stop of the container begins, and returns what says that it has ended. Meanwhile no checkpoint is
+// made: the one that is under way ends with ErrCut, and so do those that wait for the container.
+func (c *Container) Stopping() (ended func()) {
 	c.mu.Lock()
+	c.stops++
 	cut := c.cut
 	c.mu.Unlock()
 	if cut != nil {
 		cut(ErrCut)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.stops--
 	}
 }

@@ -24,6 +24,7 @@ var ErrStarting = fmt.Errorf("a start of it was cut off and is not decided yet: 
 
 // Kill ends all processes of a container and waits until it has exited. A start that is under way ends first.
 func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
+	defer c.Stopping()()
 	if c.Record().Phase == record.ContainerStarting {
 		release, err := c.Lock(ctx, "kill")
 		if err != nil {
@@ -38,7 +39,6 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 	if c.Record().Phase != record.ContainerRunning {
 		return nil
 	}
-	c.CutCheckpoint()
 	if err := td.Keeper.Signal(ctx, c.ID(), syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 		return fmt.Errorf("kill container %s: %w", record.ShortID(c.ID()), err)
 	}
