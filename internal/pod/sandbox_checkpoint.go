@@ -146,8 +146,7 @@ func (m *Manager) RestoreSandbox(ctx context.Context, dir string, cfg *model.San
 		ids = append(ids, made)
 	}
 	if err == nil {
-		err = s.Update(record.Save, func(r *record.Sandbox) { r.Restoring = false })
-		err = disk.Exhausted(err)
+		err = m.finishRestore(ctx, s, ids)
 	}
 	if err != nil {
 		clean, cancel := undo.Context(ctx)
@@ -157,12 +156,26 @@ func (m *Manager) RestoreSandbox(ctx context.Context, dir string, cfg *model.San
 		}
 		return "", nil, fmt.Errorf("restore pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, err)
 	}
-	m.events.Tell(s, id, model.EventCreated)
-	m.events.Tell(s, id, model.EventStarted)
-	for _, made := range ids {
+	return id, ids, nil
+}
+
+// finishRestore lets clients find a pod that was restored, with its containers. It keeps the pod's lock until they are
+// told, so that nobody is told before of a start or a removal.
+func (m *Manager) finishRestore(ctx context.Context, s *index.Sandbox, containers []string) error {
+	release, err := s.Lock(ctx, "restore")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.Update(record.Save, func(r *record.Sandbox) { r.Restoring = false }); err != nil {
+		return disk.Exhausted(err)
+	}
+	m.events.Tell(s, s.ID(), model.EventCreated)
+	m.events.Tell(s, s.ID(), model.EventStarted)
+	for _, made := range containers {
 		m.events.Tell(s, made, model.EventCreated)
 	}
-	return id, ids, nil
+	return nil
 }
 
 // dropRestored removes a pod that was not restored whole. No client knows it.
