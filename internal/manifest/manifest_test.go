@@ -524,6 +524,22 @@ func TestDNSConfigAddsToTheNodes(t *testing.T) {
 	}
 }
 
+// TestDNSConfigAddsToServersThatThePodReaches: a pod in the node's network has the node's, with a stub on a loopback
+// address. Seen to fail when both had the same file.
+func TestDNSConfigAddsToServersThatThePodReaches(t *testing.T) {
+	host := *testHost
+	host.NodeResolvConf = []byte("nameserver 127.0.0.53\n")
+	for spec, want := range map[string]string{"": "9.9.9.9", "hostNetwork: true\n": "127.0.0.53"} {
+		config, err := decode(t, one+spec+"dnsConfig: {nameservers: [1.1.1.1]}\n").Sandbox(&host, "/logs", "/dir")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := config.DnsConfig.Servers; !slices.Equal(got, []string{want, "1.1.1.1"}) {
+			t.Errorf("with %q it has %q", spec, got)
+		}
+	}
+}
+
 func TestHostAliasesAreInTheHostsFile(t *testing.T) {
 	p := decode(t, one+"hostAliases: [{ip: 10.1.1.1, hostnames: [db, cache]}]\n")
 	got := string(p.HostsFile([]string{"10.0.0.2"}, nil))

@@ -54,18 +54,28 @@ const (
 
 // Host is what a pod may be told about the node that it runs on.
 type Host struct {
-	Name       string   // without domain
-	IPs        []string // the first is status.hostIP
-	MilliCPU   int64    // what the node has, in thousandths of a CPU
-	Memory     int64    // bytes
-	ResolvConf []byte   // the node's resolv.conf, for dnsConfig to add to
-	SeccompDir string   // where localhostProfile of a seccomp profile is looked up
+	Name     string   // without domain
+	IPs      []string // the first is status.hostIP
+	MilliCPU int64    // what the node has, in thousandths of a CPU
+	Memory   int64    // bytes
+	// ResolvConf is the node's resolv.conf for pods with a network of their own, and NodeResolvConf for those in the
+	// node's network. dnsConfig adds to it.
+	ResolvConf, NodeResolvConf []byte
+	SeccompDir                 string // where localhostProfile of a seccomp profile is looked up
+}
+
+// resolvConf is the one that a pod has without dnsConfig.
+func (h *Host) resolvConf(p *Pod) []byte {
+	if p.Spec.HostNetwork {
+		return h.NodeResolvConf
+	}
+	return h.ResolvConf
 }
 
 // Sandbox is the request for a pod's sandbox. logDir is where the logs of its containers will be; directory becomes an
 // annotation.
 func (p *Pod) Sandbox(host *Host, logDir, directory string) (*cri.PodSandboxConfig, error) {
-	dns, err := p.dns(host.ResolvConf)
+	dns, err := p.dns(host.resolvConf(p))
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ import (
 	"berth/internal/pod/usage"
 	"berth/internal/pod/watch"
 	"berth/internal/quota"
+	"berth/internal/resolvconf"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 	"berth/internal/stats"
@@ -316,7 +317,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.devices = &devices.Allocator{Manager: cfg.Devices, Index: m.index}
 	m.parts = &parts.Maker{
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
-		Tmpfs: host.Tmpfs,
+		Tmpfs: host.Tmpfs, ResolvConf: resolvconf.Host,
 	}
 	m.prepared = prepared.New(prepared.Config{
 		Size: cfg.PreparedPods, Maker: m.parts, NewID: record.NewID, InUse: func() bool { return !m.index.Empty() },

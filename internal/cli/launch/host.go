@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"berth/internal/manifest"
+	"berth/internal/resolvconf"
 )
 
 // ReadHost learns what pods may be told about this machine. Profiles of seccomp are where a kubelet looks for them.
@@ -22,17 +23,22 @@ func ReadHost() (*manifest.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	resolv, err := os.ReadFile("/etc/resolv.conf")
-	if err != nil && !os.IsNotExist(err) {
+	ofNode, err := resolvconf.Host.OfNode()
+	if err != nil {
+		return nil, err
+	}
+	ofPod, err := resolvconf.Host.OfPod()
+	if err != nil {
 		return nil, err
 	}
 	return &manifest.Host{
-		Name:       name,
-		IPs:        hostIPs(),
-		MilliCPU:   int64(runtime.NumCPU()) * 1000,
-		Memory:     memory,
-		ResolvConf: resolv,
-		SeccompDir: "/var/lib/kubelet/seccomp",
+		Name:           name,
+		IPs:            hostIPs(),
+		MilliCPU:       int64(runtime.NumCPU()) * 1000,
+		Memory:         memory,
+		ResolvConf:     ofPod,
+		NodeResolvConf: ofNode,
+		SeccompDir:     "/var/lib/kubelet/seccomp",
 	}, nil
 }
 

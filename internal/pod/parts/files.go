@@ -88,7 +88,7 @@ func (p *Maker) AdoptFiles(s *record.SandboxEntry) error {
 
 // mountFiles makes a pod's tmpfs, with shared memory of shm bytes, or with none.
 func (p *Maker) mountFiles(r *record.Sandbox, shm uint64) error {
-	content, err := podFileContent(r)
+	content, err := p.podFileContent(r)
 	if err != nil {
 		return err
 	}
@@ -164,12 +164,12 @@ func Hostname(cfg *model.SandboxConfig) (string, error) {
 }
 
 // podFileContent is what podFiles begin with, in their order.
-func podFileContent(r *record.Sandbox) ([][]byte, error) {
+func (p *Maker) podFileContent(r *record.Sandbox) ([][]byte, error) {
 	name, err := Hostname(r.Config)
 	if err != nil {
 		return nil, err
 	}
-	resolv, err := resolvConf(r.Config.DNS)
+	resolv, err := p.resolvConf(r.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -193,13 +193,14 @@ func hostsFor(hostname string, ips []string) string {
 }
 
 // resolvConf is a resolv.conf(5) of a pod's DNS, or the node's own where the pod says nothing.
-func resolvConf(dns *model.DNS) ([]byte, error) {
-	if dns == nil || len(dns.Servers)+len(dns.Searches)+len(dns.Options) == 0 {
-		node, err := os.ReadFile("/etc/resolv.conf")
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
-		return node, err
+func (p *Maker) resolvConf(cfg *model.SandboxConfig) ([]byte, error) {
+	dns := cfg.DNS
+	switch {
+	case dns != nil && len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0:
+	case cfg.NodeNetwork():
+		return p.ResolvConf.OfNode()
+	default:
+		return p.ResolvConf.OfPod()
 	}
 	var b strings.Builder
 	for _, list := range [][]string{dns.Servers, dns.Searches, dns.Options} {

@@ -17,6 +17,7 @@ import (
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
+	"berth/internal/resolvconf"
 )
 
 // Keeper is what a Maker asks of the keeper: to run and to end the inits of pods.
@@ -33,6 +34,8 @@ type Maker struct {
 	Network network.Provider
 	Systemd bool // the cgroup driver
 	Tmpfs   Tmpfs
+	// ResolvConf are the node's files for pods that have no DNS of their own.
+	ResolvConf resolvconf.Files
 }
 
 // Handler is what a runtime handler says of the parts of its pods.
