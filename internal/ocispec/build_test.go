@@ -725,8 +725,8 @@ func TestUpdatesAreLaidOverWhatHolds(t *testing.T) {
 	}
 }
 
-// TestSwapFollowsAnUpdateOfMemoryAlone: who has no swap gets none, a limit that still fits stays, and without a limit of
-// memory there is none of swap. Seen to fail when only a limit of memory above that of swap was followed.
+// TestSwapFollowsAnUpdateOfMemoryAlone: who has no swap gets none, a limit that still fits stays, and without a limit
+// of memory there is none of swap. Seen to fail when only a limit of memory above that of swap was followed.
 func TestSwapFollowsAnUpdateOfMemoryAlone(t *testing.T) {
 	host := *host(t)
 	host.Cgroups, host.SwapLimits = hierarchies(t, cgroup.V2), true

@@ -51,6 +51,7 @@ type memoryHost struct {
 	grants   []quota.Grant   // disk quotas
 	members  []int           // the IDs of the processes in each cgroup
 
+	beforeCall func()                      // called at the beginning of each call; nil: nothing is
 	beforeRun  func()                      // called when a container is to be started; nil: nothing is
 	checkpoint func(context.Context) error // writes a container down; nil: it cannot be
 }
@@ -89,6 +90,9 @@ func (h *memoryHost) settle() bool {
 
 // call is one that may fail. do has the lock.
 func (h *memoryHost) call(do func() error) error {
+	if h.beforeCall != nil {
+		h.beforeCall()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++

@@ -279,7 +279,8 @@ func TestAContainerThatHasEndedIsCounted(t *testing.T) {
 	nodetest.BerthOnly(t, "it counts its snapshots, when it has measured them")
 	n := nodetest.Shared(t)
 	const size = 32 << 20
-	c := nodetest.RunPod(t, n).Run(nodetest.Sh("head -c 33554432 /dev/zero >/file; while ! [ -e /end ]; do sleep 0.1; done"))
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh(
+		"head -c 33554432 /dev/zero >/file; while ! [ -e /end ]; do sleep 0.1; done"))
 	stats := func() *cri.ContainerStats {
 		t.Helper()
 		r, err := n.Runtime.ContainerStats(nodetest.Context(t), &cri.ContainerStatsRequest{ContainerId: c.ID})

@@ -786,8 +786,8 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 		fs.ContainerFilesystems[0].FsId.Mountpoint != "/var/lib/berth" {
 		t.Errorf("%v, %v", fs, err)
 	}
-	if f := d.rec.last("ListContainerUsage")[0].(model.ContainerFilter); !slices.Contains(f.States, model.ContainerExited) ||
-		!slices.Contains(f.States, model.ContainerCreated) {
+	f := d.rec.last("ListContainerUsage")[0].(model.ContainerFilter)
+	if !slices.Contains(f.States, model.ContainerExited) || !slices.Contains(f.States, model.ContainerCreated) {
 		t.Errorf("filter %+v: the layers of containers that do not run are not counted", f)
 	}
 }

@@ -123,8 +123,8 @@ func (c *Container) DropSpec() {
 // ErrCut ends a checkpoint whose container is to end: a stop does not wait for it.
 var ErrCut = fmt.Errorf("the container is being stopped: %w", errdefs.ErrFailedPrecondition)
 
-// SetCut says what ends the checkpoint that is under way, by the cause ErrCut; nil: none is. During a stop the checkpoint
-// ends at once.
+// SetCut says what ends the checkpoint that is under way, by the cause ErrCut; nil: none is. During a stop the
+// checkpoint ends at once.
 func (c *Container) SetCut(cut context.CancelCauseFunc) {
 	c.mu.Lock()
 	c.cut = cut
@@ -135,8 +135,8 @@ func (c *Container) SetCut(cut context.CancelCauseFunc) {
 	}
 }
 
-// Stopping says that a stop of the container begins, and returns what says that it has ended. Meanwhile no checkpoint is
-// made: the one that is under way ends with ErrCut, and so do those that wait for the container.
+// Stopping says that a stop of the container begins, and returns what says that it has ended. Meanwhile no checkpoint
+// is made: the one that is under way ends with ErrCut, and so do those that wait for the container.
 func (c *Container) Stopping() (ended func()) {
 	c.mu.Lock()
 	c.stops++
