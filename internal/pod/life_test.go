@@ -798,6 +798,57 @@ func TestAStartThatTheKeeperReadsLateIsEnded(t *testing.T) {
 	}
 }
 
+// TestAContainerThatTheKeeperStartsLateIsEnded: it was told as created after the restart, or as ended after a start that
+// failed. Seen to fail when events of containers with a record were heeded for their ends alone.
+func TestAContainerThatTheKeeperStartsLateIsEnded(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(n *memoryNode, id string) error
+		reason string
+	}{
+		"created": {before: func(*memoryNode, string) error { return nil }, reason: model.ReasonStartError},
+		"ended": {before: func(n *memoryNode, id string) error {
+			return errors.Join(n.StartContainer(t.Context(), id), n.StopContainer(t.Context(), id, 0))
+		}, reason: model.ReasonError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newMemoryNode(t)
+			pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+			if err == nil {
+				err = c.before(n, id)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			memoryKeeper{n.host}.start(id)
+			ended := func() bool {
+				n.host.mu.Lock()
+				defer n.host.mu.Unlock()
+				return n.host.running[id] == nil
+			}
+			for end := time.Now().Add(time.Minute); !ended() || n.status(id).State != model.ContainerExited; {
+				if time.Now().After(end) {
+					t.Fatalf("it is %s, and was ended: %v", n.status(id).State, ended())
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if st := n.status(id); st.Reason != c.reason {
+				t.Errorf("its reason is %s: %s", st.Reason, st.Message)
+			}
+			if err := n.StartContainer(t.Context(), id); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("its program may run once more: %v", err)
+			}
+			if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing(name)
+		})
+	}
+}
+
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {

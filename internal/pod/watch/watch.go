@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -173,6 +174,8 @@ func (w *Watcher) keeperEvent(e keeper.Event) {
 		w.Background.Go(func() { w.endStray(e.Status.ID) })
 	case c != nil && exited:
 		w.Background.Go(func() { w.containerExited(c, e.Status) })
+	case c != nil && idle(c):
+		w.Background.Go(func() { w.endUnasked(c) })
 	case s != nil && exited:
 		w.Background.Go(func() { w.initExited(s, e.Status) })
 	}
@@ -202,6 +205,53 @@ func (w *Watcher) endStray(id string) {
 	}
 	if err != nil {
 		log.Error("end a container of which there is no record: the next start of berthd ends it", "error", err)
+	}
+}
+
+// idle tells whether nothing of a container runs, by its record.
+func idle(c *index.Container) bool {
+	phase := c.Record().Phase
+	return phase == record.ContainerCreated || phase == record.ContainerExited
+}
+
+// errLateStart is what the record says of a container that endUnasked has ended.
+var errLateStart = errors.New("the start was cut off when berthd was killed, and the keeper began it afterwards: " +
+	"the container was ended")
+
+// endUnasked ends a container that the keeper runs and that has not been started, by its record, or has ended. A berthd
+// that was killed may have asked for a start that the keeper reads only when the next berthd has found that it does not
+// know the container. Clients have been told so, and a stop of it may have been answered. Its program may have run, and
+// is not to be run once more.
+func (w *Watcher) endUnasked(c *index.Container) {
+	// A start that is on its way records that the container runs.
+	release, err := c.Lock(w.Ctx, "end")
+	if err != nil {
+		return
+	}
+	defer release()
+	if !idle(c) || w.Index.GoneContainer(c) {
+		return
+	}
+	log := w.Log.With("container_id", c.ID())
+	st, err := w.Keeper.Status(w.Ctx, c.ID())
+	if errdefs.IsNotFound(err) || err == nil && st.State == keeper.StateExited {
+		return // the event was that of an earlier time
+	}
+	if err == nil {
+		log.Warn("end a container that runs against its record: a start of it was cut off", "pod_id", st.PodID, "pid", st.PID)
+		if c.Record().Phase == record.ContainerCreated {
+			err = c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerStarting })
+		}
+	}
+	switch {
+	case err != nil:
+	case c.Record().Phase == record.ContainerStarting:
+		w.Teardown.StartFailed(w.Ctx, c, errLateStart)
+	default:
+		err = w.Keeper.Delete(w.Ctx, c.ID())
+	}
+	if err != nil {
+		log.Error("end a container that runs against its record: the next start of berthd ends it", "error", err)
 	}
 }
 
