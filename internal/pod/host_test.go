@@ -506,6 +506,16 @@ func (k memoryKeeper) start(id string) {
 	}
 }
 
+// lose forgets a container that has no process any more, and tells of it.
+func (k memoryKeeper) lose(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.running, id)
+	for _, tell := range k.watches {
+		go tell(keeper.Event{Status: keeper.Status{ID: id}, Gone: true})
+	}
+}
+
 // of runs do on a container, if the keeper has it.
 func (k memoryKeeper) of(id string, do func(*memoryContainer) error) error {
 	return k.call(func() error {

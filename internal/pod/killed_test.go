@@ -8,7 +8,8 @@ import (
 	"berth/internal/namespace"
 )
 
-// TestABerthdThatIsKilledInACallLeavesNothing: what the next one finds can be stopped and removed, wherever the call was.
+// TestABerthdThatIsKilledInACallLeavesNothing: what the next one finds can be stopped and removed, wherever the call
+// was.
 func TestABerthdThatIsKilledInACallLeavesNothing(t *testing.T) {
 	var pod, id string
 	running := func(n *memoryNode) { pod, id = n.run() }

@@ -798,8 +798,8 @@ func TestAStartThatTheKeeperReadsLateIsEnded(t *testing.T) {
 	}
 }
 
-// TestAContainerThatTheKeeperStartsLateIsEnded: it was told as created after the restart, or as ended after a start that
-// failed. Seen to fail when events of containers with a record were heeded for their ends alone.
+// TestAContainerThatTheKeeperStartsLateIsEnded: it was told as created after the restart, or as ended after a start
+// that failed. Seen to fail when events of containers with a record were heeded for their ends alone.
 func TestAContainerThatTheKeeperStartsLateIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(n *memoryNode, id string) error
@@ -847,6 +847,26 @@ func TestAContainerThatTheKeeperStartsLateIsEnded(t *testing.T) {
 			n.wantNothing(name)
 		})
 	}
+}
+
+// TestAContainerThatTheKeeperLosesHasEnded: its exit code is lost, and a stop of its pod does not wait for it. Seen to
+// fail when only the next berthd found that out: the stop waited for the end of the container until its own deadline.
+func TestAContainerThatTheKeeperLosesHasEnded(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	memoryKeeper{n.host}.lose(id)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := n.StopSandbox(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.status(id); st.State != model.ContainerExited || st.ExitCode != 255 || st.Reason != model.ReasonKeeperLost {
+		t.Errorf("it is %s, with %d: %s", st.State, st.ExitCode, st.Reason)
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("after its removal")
 }
 
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name

@@ -22,6 +22,9 @@ func (m *Manager) StopSandbox(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
+	if m.index.Gone(s) {
+		return nil // a removal was first
+	}
 	return m.teardown.StopSandbox(ctx, s)
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
@@ -356,58 +355,6 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 	}
 }
 
-// finishLost records that a container has ended, whose exit code is lost.
-func (rc *Recovery) finishLost(c *index.Container) {
-	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-	if rc.Dirs.LostNamespace(new(c.Sandbox.Record())) != "" {
-		reason, message = model.ReasonRebooted, "the node went down while the container ran"
-	}
-	rc.Teardown.Finish(c, func(r *record.Container) {
-		r.ExitCode = 255
-		r.Reason, r.Message = reason, message
-		r.FinishedAt = time.Now()
-	})
-}
-
-// unlistedPatience limits how long endUnlisted waits for killed processes to end.
-const unlistedPatience = 2 * time.Second
-
-// endUnlisted kills the processes of a container that the keeper does not know. The keeper has lost its state, so
-// nobody would learn of the container's end or read its output. A container is not reported as ended while a process of
-// it is alive. lived says that there were processes, and ended that there are none any more.
-func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
-	r := c.Record()
-	if r.Cgroup == "" {
-		return false, true
-	}
-	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
-	defer cancel()
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := rc.Cgroups.Processes(r.Cgroup)
-		if err != nil {
-			rc.logFailure("look for processes of a container", containerID(c.ID()), err)
-			return lived, false
-		}
-		if len(pids) == 0 {
-			return lived, true
-		}
-		if !lived {
-			rc.Log.Error("end what runs of a container that the keeper does not know: nobody could be told of it",
-				"container_id", c.ID(), "pids", pids)
-			rc.logFailure("end a container that the keeper does not know", containerID(c.ID()), rc.Keeper.Delete(ctx, c.ID()))
-		}
-		lived = true
-		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		select {
-		case <-ctx.Done():
-			return lived, false
-		case <-time.After(wait):
-		}
-	}
-}
-
 // adoptDecided calls adoptStarted during the start of berthd. What takes long is done in the background.
 func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
@@ -420,7 +367,7 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 	}
 	rc.Log.Error("end what the keeper does not know: it is tried again", "container_id", c.ID(), "error", err)
 	rc.later("end what the keeper does not know", containerID(c.ID()), func(ctx context.Context) error {
-		if _, ended := rc.endUnlisted(ctx, c); !ended {
+		if _, ended := rc.Teardown.EndUnlisted(ctx, c); !ended {
 			return errLives
 		}
 		release, err := c.Lock(ctx, "release")
@@ -431,7 +378,7 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 		if p := c.Record().Phase; p != record.ContainerStarting && p != record.ContainerRunning {
 			return nil // it was removed meanwhile
 		}
-		rc.finishLost(c)
+		rc.Teardown.FinishLost(c)
 		return rc.Teardown.ReleaseContainer(ctx, c)
 	})
 }
@@ -471,7 +418,7 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 // adoptUnlisted is adoptStarted where the keeper does not know the container.
 func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 	mounted map[string]bool) (over bool, err error) {
-	lived, ended := rc.endUnlisted(ctx, c)
+	lived, ended := rc.Teardown.EndUnlisted(ctx, c)
 	switch {
 	case !ended:
 		return false, errLives
@@ -485,7 +432,7 @@ func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 		rc.logFailure("mount the root file system of a created container", of, err)
 		return false, nil
 	}
-	rc.finishLost(c)
+	rc.Teardown.FinishLost(c)
 	return true, nil
 }
 

@@ -166,6 +166,9 @@ func (w *Watcher) FollowKeeper() {
 // keeperEvent must not block: it is called for all containers in turn.
 func (w *Watcher) keeperEvent(e keeper.Event) {
 	if e.Gone {
+		if _, c := w.Index.ByID(e.Status.ID); c != nil && c.Record().Phase == record.ContainerRunning {
+			w.Background.Go(func() { w.containerLost(c) })
+		}
 		return
 	}
 	exited := e.Status.State == keeper.StateExited
@@ -253,6 +256,44 @@ func (w *Watcher) endUnasked(c *index.Container) {
 	if err != nil {
 		log.Error("end a container that runs against its record: the next start of berthd ends it", "error", err)
 	}
+}
+
+// lostRetry is how long containerLost waits between two tries.
+const lostRetry = time.Second
+
+// containerLost ends a container that runs, by its record, and that the keeper does not know any more: it was killed,
+// and cannot read its record or take it back. Nobody would learn of the container's end, and a stop would wait for it in
+// vain.
+func (w *Watcher) containerLost(c *index.Container) {
+	for w.Ctx.Err() == nil && !w.endLost(c) {
+		select {
+		case <-w.Ctx.Done():
+		case <-time.After(lostRetry):
+		}
+	}
+}
+
+// endLost is one try of containerLost. It tells whether nothing is left to do.
+func (w *Watcher) endLost(c *index.Container) bool {
+	release, err := c.Lock(w.Ctx, "record the end of")
+	if err != nil {
+		return true // berthd ends
+	}
+	defer release()
+	if c.Record().Phase != record.ContainerRunning || w.Index.GoneContainer(c) {
+		return true
+	}
+	if _, err := w.Keeper.Status(w.Ctx, c.ID()); !errdefs.IsNotFound(err) {
+		return err == nil // it was handed back; or the keeper does not answer
+	}
+	if _, ended := w.Teardown.EndUnlisted(w.Ctx, c); !ended {
+		return false
+	}
+	w.Teardown.FinishLost(c)
+	if err := w.Teardown.ReleaseContainer(w.Ctx, c); err != nil {
+		w.Log.Warn("release a container that the keeper has lost: its removal does it", "container_id", c.ID(), "error", err)
+	}
+	return true
 }
 
 // initExited marks a pod whose init has ended: the kernel has killed all processes of the pod's PID namespace.

@@ -1,4 +1,4 @@
-package recovery
+package teardown
 
 import (
 	"context"
@@ -58,19 +58,19 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 		}
 	}
 	k := &forgetfulKeeper{}
-	rc := &Recovery{
+	td := &Teardown{
 		Keeper: k, Log: slog.New(slog.DiscardHandler),
 		Cgroups: cgroups.New(t.Context(), cgroups.Config{Records: t.TempDir()}),
 	}
 	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
 	c := index.NewContainer(containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
-	if lived, over := rc.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
+	if lived, over := td.EndUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
 		t.Errorf("lived %v, ended %v, the keeper was asked to delete %v", lived, over, k.deleted)
 	}
 	if pids, err := host.Processes(name); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v, %v", pids, err)
 	}
-	if lived, over := rc.endUnlisted(t.Context(), c); lived || !over {
+	if lived, over := td.EndUnlisted(t.Context(), c); lived || !over {
 		t.Errorf("when nothing runs any more: lived %v, ended %v", lived, over)
 	}
 }
