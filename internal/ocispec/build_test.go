@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -753,6 +754,53 @@ func TestSwapFollowsAnUpdateOfMemoryAlone(t *testing.T) {
 		&model.Resources{MemoryLimit: -1}), &model.Resources{MemoryLimit: 100})
 	if out, err := Resources(back, 0, &host); err != nil || *out.Memory.Swap != 100 {
 		t.Errorf("a limit that comes back: %+v, %v", back, err)
+	}
+}
+
+// TestAnUpdateIsUndone: what had a limit before has it again, and what had none has none.
+func TestAnUpdateIsUndone(t *testing.T) {
+	v1, v2 := *host(t), *host(t)
+	v1.Cgroups, v2.Cgroups = hierarchies(t, cgroup.V1), hierarchies(t, cgroup.V2)
+	rate := func(minor int64, rate uint64) specs.LinuxThrottleDevice {
+		d := specs.LinuxThrottleDevice{Rate: rate}
+		d.Major, d.Minor = 8, minor
+		return d
+	}
+	update := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: ptr[int64](5), Period: ptr[uint64](6), Shares: ptr[uint64](7)},
+		Memory: &specs.LinuxMemory{Limit: ptr[int64](8), Swap: ptr[int64](9), Reservation: ptr[int64](10)},
+		Pids:   &specs.LinuxPids{Limit: ptr[int64](11)},
+		BlockIO: &specs.LinuxBlockIO{ThrottleReadBpsDevice: []specs.LinuxThrottleDevice{
+			rate(0, 12), rate(16, 13),
+		}},
+	}
+	before := &specs.LinuxResources{
+		Devices: []specs.LinuxDeviceCgroup{{Allow: true}},
+		CPU:     &specs.LinuxCPU{Shares: ptr[uint64](70)},
+		Memory:  &specs.LinuxMemory{Limit: ptr[int64](80)},
+		BlockIO: &specs.LinuxBlockIO{ThrottleReadBpsDevice: []specs.LinuxThrottleDevice{rate(0, 120)}},
+	}
+	got := UndoResources(before, update, &v1)
+	want := &specs.LinuxResources{
+		CPU:    &specs.LinuxCPU{Quota: ptr[int64](-1), Period: ptr[uint64](100000), Shares: ptr[uint64](70)},
+		Memory: &specs.LinuxMemory{Limit: ptr[int64](80), Swap: ptr[int64](-1), Reservation: ptr[int64](-1)},
+		Pids:   &specs.LinuxPids{Limit: ptr[int64](-1)},
+		BlockIO: &specs.LinuxBlockIO{ThrottleReadBpsDevice: []specs.LinuxThrottleDevice{
+			rate(0, 120), rate(16, 0),
+		}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("undone %+v, want %+v", got, want)
+	}
+	if before.CPU.Quota != nil || len(before.BlockIO.ThrottleReadBpsDevice) != 1 {
+		t.Errorf("the limits from before were written to: %+v", before)
+	}
+	if got := UndoResources(before, update, &v2); got.Memory.Reservation != nil {
+		t.Errorf("memory.low becomes %d", *got.Memory.Reservation)
+	}
+	if got := UndoResources(&specs.LinuxResources{}, &specs.LinuxResources{}, &v1); !reflect.DeepEqual(got,
+		&specs.LinuxResources{}) {
+		t.Errorf("nothing undone is %+v", got)
 	}
 }
 

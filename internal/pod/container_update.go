@@ -76,6 +76,7 @@ type update struct {
 	limits    *model.Resources // what changes; values that are zero stay as they were
 	merged    *model.Resources // all that then hold
 	resources *specs.LinuxResources
+	before    *specs.LinuxResources // of the cgroup; nil: it has not been changed
 
 	ulimits []specs.POSIXRlimit // nil: they stay
 	score   *int                // oom_score_adj; nil: it stays
@@ -95,11 +96,10 @@ func (u *update) run(ctx context.Context) (err error) {
 		return err
 	}
 	u.chooseScore()
-	// The kernel takes or refuses the limits of a cgroup as one; what comes before it can be undone.
 	_, err = steps.Run(ctx, u.m.log.With("container_id", u.container.ID()), []steps.Step{
 		{Do: u.scoreProcesses, Undo: u.scoreBack},
 		{Do: u.changeQuotas, Undo: u.quotasBack},
-		{Do: u.limitCgroup},
+		{Do: u.limitCgroup, Undo: u.cgroupBack},
 	}, func([]steps.Timing) error { return u.save() })
 	return err
 }
@@ -124,7 +124,20 @@ func (u *update) limitCgroup(ctx context.Context) error {
 	if u.rec.Phase != record.ContainerRunning {
 		return nil
 	}
+	spec, err := u.container.LoadSpec()
+	if err != nil {
+		return err
+	}
+	u.before = spec.Linux.Resources
 	return u.m.cfg.Keeper.Update(ctx, u.container.ID(), u.resources)
+}
+
+// cgroupBack gives back the limits of the cgroup. The kernel may have taken some of them before it refused another.
+func (u *update) cgroupBack(ctx context.Context) error {
+	if u.before == nil {
+		return nil
+	}
+	return u.m.cfg.Keeper.Update(ctx, u.container.ID(), ocispec.UndoResources(u.before, u.resources, u.host))
 }
 
 // save writes the limits to the container's specification and its record. A start reads them from the specification,

@@ -64,6 +64,36 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	}
 }
 
+// TestAnUpdateThatIsRefusedInPartChangesNoLimit: the kernel takes a limit of memory before it refuses a share of the
+// processors above the pod's. Seen to fail when a limit that there was not before stayed in force: the container could
+// be killed for memory by an update that had failed.
+func TestAnUpdateThatIsRefusedInPartChangesNoLimit(t *testing.T) {
+	nodetest.BerthOnly(t, "it leaves the limit")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000}
+	}).Run(func(c *cri.ContainerConfig) { c.Linux.Resources = &cri.LinuxContainerResources{} })
+	limits := func() string {
+		return cgroupFile(t, c, "memory/memory.limit_in_bytes", "memory.max") + ", " +
+			cgroupFile(t, c, "cpu/cpu.shares", "cpu.weight") + ", " + cgroupFile(t, c, "cpu/cpu.cfs_quota_us", "cpu.max")
+	}
+	before := limits()
+	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{
+			MemoryLimitInBytes: 64 << 20, CpuShares: 77, CpuPeriod: 100000, CpuQuota: 90000,
+		},
+	})
+	if err == nil {
+		t.Skip("this kernel gives a container more of the processors than its pod has")
+	}
+	if after := limits(); after != before {
+		t.Errorf("after %v the limits are %s, and were %s", err, after, before)
+	}
+	if got := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes(); got != 0 {
+		t.Errorf("the status says %d bytes of memory", got)
+	}
+}
+
 // TestSwapFollowsUpdatesOfMemory: an update that names no swap leaves a container that has none without, and an update
 // that takes the limit of memory away takes that of swap along. Seen to fail when a lower limit of memory gave the
 // container the difference as swap, and when an update without a limit was refused for the limit of swap.
