@@ -51,14 +51,15 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 		config.Resources = ocispec.MergeResources(config.Resources, resources)
 	}
 	next.Config = &config
-	if err := m.cgroups.Limit(&next); err != nil {
-		if back := m.cgroups.Limit(&old); back != nil {
+	err = m.cgroups.Limit(&next)
+	if err == nil {
+		err = s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
+	}
+	if err != nil {
+		if back := m.cgroups.UndoLimit(&old, &next); back != nil {
 			m.log.Error("limits of a pod after an update that failed", "pod_id", s.ID(), "error", back)
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
-	}
-	if err := s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config }); err != nil {
-		return err
 	}
 	m.relay.Tell(held, nri.PodUpdated, s, nil)
 	return nil

@@ -276,6 +276,35 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 	check("memory/memory.limit_in_bytes", "memory.max", "167772160", "167772160")
 }
 
+// TestAnUpdateOfAPodThatIsRefusedInPartChangesNoLimit: the kernel takes a limit of memory before it refuses to give the
+// pod less of the processors than a container of it has. Seen to fail when only limits that there were before were set
+// again.
+func TestAnUpdateOfAPodThatIsRefusedInPartChangesNoLimit(t *testing.T) {
+	nodetest.BerthOnly(t, "pod level limits are newer")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	p.Run(func(c *cri.ContainerConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 90000}
+	})
+	limits := func() string {
+		parent := p.Config.Linux.CgroupParent
+		return podCgroupFile(t, parent, "memory/memory.limit_in_bytes", "memory.max") + ", " +
+			podCgroupFile(t, parent, "cpu/cpu.cfs_quota_us", "cpu.max")
+	}
+	before := limits()
+	_, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: p.ID, Resources: &cri.LinuxContainerResources{
+			MemoryLimitInBytes: 256 << 20, CpuPeriod: 100000, CpuQuota: 20000,
+		},
+	})
+	if err == nil {
+		t.Skip("this kernel gives a pod less of the processors than its container has")
+	}
+	if after := limits(); after != before {
+		t.Errorf("after %v the limits are %s, and were %s", err, after, before)
+	}
+}
+
 func TestLimitsOfACgroupThatTheClientMadeAreTheClients(t *testing.T) {
 	nodetest.BerthOnly(t, "pod level limits are newer")
 	n := nodetest.Shared(t)

@@ -406,27 +406,55 @@ func (g *Driver) Owns(r *record.Sandbox) bool {
 // Limit sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
 // told to share one share its limits too: those of the last one hold.
 func (g *Driver) Limit(r *record.Sandbox) error {
-	if err := checkPodLimits(model.FieldSandboxOverhead, r.Config.Overhead); err != nil {
+	resources, _, err := g.resources(r)
+	if err != nil || resources == nil {
 		return err
+	}
+	return g.set(r, resources)
+}
+
+// UndoLimit gives a pod's cgroup the limits of before, after a Limit with those of after that the kernel has refused in
+// part, or that is not to hold.
+func (g *Driver) UndoLimit(before, after *record.Sandbox) error {
+	update, host, err := g.resources(after)
+	if err != nil || update == nil {
+		return nil // nothing of it was set
+	}
+	old, _, err := g.resources(before)
+	if err != nil {
+		return err
+	}
+	if old == nil {
+		old = &specs.LinuxResources{}
+	}
+	return g.set(after, ocispec.UndoResources(old, update, host))
+}
+
+// resources are the limits of a pod's cgroup in the form of a specification. Nil: it has none, or is not the pod's own.
+func (g *Driver) resources(r *record.Sandbox) (*specs.LinuxResources, *ocispec.Host, error) {
+	if err := checkPodLimits(model.FieldSandboxOverhead, r.Config.Overhead); err != nil {
+		return nil, nil, err
 	}
 	if err := checkPodLimits(model.FieldSandboxResources, r.Config.Resources); err != nil {
-		return err
+		return nil, nil, err
 	}
 	limits := Limits(r.Config)
-	if limits == nil {
-		return nil
-	}
-	if !g.Owns(r) {
-		return nil
+	if limits == nil || !g.Owns(r) {
+		return nil, nil, nil
 	}
 	host, err := ocispec.Detect()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	resources, err := ocispec.Resources(limits, 0, host)
 	if err != nil {
-		return model.FieldSandboxResources.Within(err)
+		return nil, nil, model.FieldSandboxResources.Within(err)
 	}
+	return resources, host, nil
+}
+
+// set sets limits of a pod's cgroup.
+func (g *Driver) set(r *record.Sandbox, resources *specs.LinuxResources) error {
 	tree, err := g.tree()
 	if err != nil {
 		return err
