@@ -36,7 +36,7 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	release, err := c.Lock(ctx, "checkpoint")
+	release, err := m.lockContainer(ctx, c, "checkpoint")
 	if err != nil {
 		return err
 	}

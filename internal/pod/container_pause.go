@@ -42,7 +42,7 @@ func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*ind
 	if err != nil {
 		return err
 	}
-	release, err := c.Lock(ctx, act)
+	release, err := m.lockContainer(ctx, c, act)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 		return err
 	}
 	defer releasePod()
-	release, err := c.Lock(ctx, "start")
+	release, err := m.lockContainer(ctx, c, "start")
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func TestAStopWaitsForNoCheckpoint(t *testing.T) {
 			go checkpoint(waiting)
 			<-begun
 			go checkpoint(waiting)
-			waitForWaiter(t)
+			waitForWaiters(t, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			if err := stop(n, ctx, pod, id); err != nil {
@@ -164,16 +164,50 @@ func TestAStopWaitsForNoCheckpoint(t *testing.T) {
 	}
 }
 
-// waitForWaiter waits until a goroutine waits for the lock of an operation.
-func waitForWaiter(t *testing.T) {
+// waitForWaiters waits until so many goroutines wait for the locks of operations.
+func waitForWaiters(t *testing.T, many int) {
 	t.Helper()
 	stacks := make([]byte, 1<<20)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("operation.Lock.hold(")) {
+		if bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("operation.Lock.hold(")) == many {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("no goroutine waits for a lock")
+			t.Fatalf("%d goroutines do not come to wait for locks", many)
+		}
+	}
+}
+
+// TestWhoWaitsForARemovalFindsNothing. Seen to fail when such a call was told that the container is removing.
+func TestWhoWaitsForARemovalFindsNothing(t *testing.T) {
+	for name, call := range map[string]func(*memoryNode, string) error{
+		"StartContainer": func(n *memoryNode, id string) error { return n.StartContainer(t.Context(), id) },
+		"PauseContainer": func(n *memoryNode, id string) error { return n.PauseContainer(t.Context(), id) },
+		"UpdateContainerResources": func(n *memoryNode, id string) error {
+			return n.UpdateContainerResources(t.Context(), id, &model.Resources{MemoryLimit: 1 << 30}, nil)
+		},
+	} {
+		n := newMemoryNode(t)
+		_, id := n.run()
+		if err := n.StopContainer(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, c := n.index.ByID(id)
+		release, err := c.Lock(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed, called := make(chan error, 1), make(chan error, 1)
+		go func() { removed <- n.RemoveContainer(t.Context(), id) }()
+		waitForWaiters(t, 1)
+		go func() { called <- call(n, id) }()
+		waitForWaiters(t, 2)
+		release()
+		if err := <-removed; err != nil {
+			t.Error(err)
+		}
+		if err := <-called; !errdefs.IsNotFound(err) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

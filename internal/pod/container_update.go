@@ -29,7 +29,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.ID()),
 			errdefs.ErrInvalidArgument)
 	}
-	release, err := c.Lock(ctx, "update")
+	release, err := m.lockContainer(ctx, c, "update")
 	if err != nil {
 		return err
 	}

@@ -375,6 +375,19 @@ func (m *Manager) Close() error {
 	return nil
 }
 
+// lockContainer takes the lock of a container for a call. One that was removed while the call waited is
+// errdefs.ErrNotFound, as for a call that comes later.
+func (m *Manager) lockContainer(ctx context.Context, c *index.Container, act string) (release func(), err error) {
+	if release, err = c.Lock(ctx, act); err != nil {
+		return nil, err
+	}
+	if m.index.GoneContainer(c) {
+		release()
+		return nil, fmt.Errorf("container %q: %w", c.ID(), errdefs.ErrNotFound)
+	}
+	return release, nil
+}
+
 func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {

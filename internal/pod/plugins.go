@@ -132,7 +132,7 @@ func (m *Manager) Apply(ctx context.Context, u nri.Update) error {
 	if c.ID() != u.ContainerID {
 		return errdefs.ErrNotFound // the beginning of an ID, which is for people
 	}
-	release, err := c.Lock(ctx, "update")
+	release, err := m.lockContainer(ctx, c, "update")
 	if err != nil {
 		return err
 	}

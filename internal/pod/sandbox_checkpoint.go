@@ -45,7 +45,7 @@ func (m *Manager) CheckpointSandbox(ctx context.Context, id, dir string, contain
 	defer cut(nil)
 	var members []*checkpoints.Member
 	for _, c := range chosen {
-		release, err := c.Lock(ctx, "checkpoint")
+		release, err := m.lockContainer(ctx, c, "checkpoint")
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, cmp.Or(context.Cause(ctx), err))
 		}

@@ -262,8 +262,7 @@ func (w *Watcher) endUnasked(c *index.Container) {
 const lostRetry = time.Second
 
 // containerLost ends a container that runs, by its record, and that the keeper does not know any more: it was killed,
-// and cannot read its record or take it back. Nobody would learn of the container's end, and a stop would wait for it in
-// vain.
+// and cannot read its record or take it back. Nobody would learn of the container's end, and a stop would wait in vain.
 func (w *Watcher) containerLost(c *index.Container) {
 	for w.Ctx.Err() == nil && !w.endLost(c) {
 		select {
