@@ -1,12 +1,52 @@
 package pod
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/rootfs"
 )
+
+// TestARebootedContainerHasAllItsMounts, also if a berthd was killed while it mounted them again. Seen to fail when a
+// root file system that is mounted stood for all.
+func TestARebootedContainerHasAllItsMounts(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts := func() (all []string) {
+		for _, thing := range n.host.left() {
+			if strings.HasPrefix(thing, "mount ") {
+				all = append(all, thing)
+			}
+		}
+		return all
+	}
+	before := mounts()
+	image := "mount " + rootfs.Path(n.dirs.Image(id, 0))
+	if !slices.Contains(before, image) {
+		t.Fatalf("%s is not among %q", image, before)
+	}
+	_ = n.Close()
+	n.host.forget(image)
+	n.restart()
+	if after := mounts(); !slices.Equal(after, before) {
+		t.Errorf("mounted are %q, and were %q", after, before)
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("after its removal")
+}
 
 // TestABerthdThatIsKilledInACallLeavesNothing: what the next one finds can be stopped and removed, wherever the call
 // was.

@@ -120,8 +120,16 @@ func (st *Store) MountRoot(ctx context.Context, pod *record.Sandbox, id string, 
 func (st *Store) RemountRoot(ctx context.Context, c *record.ContainerEntry, pod *record.Sandbox,
 	mounted map[string]bool) error {
 	r := c.Record()
-	if mounted[st.Dirs.Rootfs(pod, c.ID())] {
+	whole := mounted[st.Dirs.Rootfs(pod, c.ID())]
+	for i, mount := range r.Config.Mounts {
+		whole = whole && (mount.Image == nil || mounted[rootfs.Path(st.Dirs.Image(c.ID(), i))])
+	}
+	if whole {
 		return nil
+	}
+	// A berthd that was killed may have mounted a part of it.
+	if err := st.UnmountContainer(c, pod); err != nil {
+		return err
 	}
 	layers, err := st.Images.AddReference(r.ImageID, c.ID())
 	if err != nil {

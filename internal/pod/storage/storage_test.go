@@ -132,7 +132,8 @@ func TestACreatedContainerHasItsRootAfterAReboot(t *testing.T) {
 	f := newFixture(t)
 	c := f.container(model.Mount{ContainerPath: "/data", Image: &model.ImageSpec{Image: "files"}})
 	pod := sandbox(nil)
-	if err := f.RemountRoot(t.Context(), c, pod, map[string]bool{f.Dirs.Rootfs(pod, "c"): true}); err != nil {
+	root, image := f.Dirs.Rootfs(pod, "c"), rootfs.Path(f.Dirs.Image("c", 0))
+	if err := f.RemountRoot(t.Context(), c, pod, map[string]bool{root: true, image: true}); err != nil {
 		t.Fatal(err)
 	}
 	if len(f.rootfs.mounted) > 0 {
