@@ -506,6 +506,18 @@ func (k memoryKeeper) start(id string) {
 	}
 }
 
+// ran has started a container that nobody has asked for, which has ended at once, and tells of it.
+func (k memoryKeeper) ran(id string, code int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	k.running[id] = &memoryContainer{status: keeper.Status{ID: id, PodID: id, State: keeper.StateExited, ExitCode: code,
+		StartedAt: now, FinishedAt: now, LogDone: true}}
+	for _, tell := range k.watches {
+		go tell(keeper.Event{Status: k.running[id].status})
+	}
+}
+
 // lose forgets a container that has no process any more, and tells of it.
 func (k memoryKeeper) lose(id string) {
 	k.mu.Lock()

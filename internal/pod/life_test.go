@@ -803,9 +803,13 @@ func TestAStartThatTheKeeperReadsLateIsEnded(t *testing.T) {
 func TestAContainerThatTheKeeperStartsLateIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(n *memoryNode, id string) error
+		ran    bool // its program has ended at once
 		reason string
 	}{
 		"created": {before: func(*memoryNode, string) error { return nil }, reason: model.ReasonStartError},
+		"created, and over": {
+			before: func(*memoryNode, string) error { return nil }, ran: true, reason: model.ReasonCompleted,
+		},
 		"ended": {before: func(n *memoryNode, id string) error {
 			return errors.Join(n.StartContainer(t.Context(), id), n.StopContainer(t.Context(), id, 0))
 		}, reason: model.ReasonError},
@@ -823,7 +827,11 @@ func TestAContainerThatTheKeeperStartsLateIsEnded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			memoryKeeper{n.host}.start(id)
+			if c.ran {
+				memoryKeeper{n.host}.ran(id, 0)
+			} else {
+				memoryKeeper{n.host}.start(id)
+			}
 			ended := func() bool {
 				n.host.mu.Lock()
 				defer n.host.mu.Unlock()

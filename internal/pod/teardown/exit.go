@@ -16,6 +16,13 @@ import (
 // container's lock.
 func (td *Teardown) AdoptExit(ctx context.Context, c *index.Container, st keeper.Status) {
 	r := c.Record()
+	if r.Phase == record.ContainerCreated {
+		// A start that was cut off, and that the keeper has read late: its program has run, and must not be run again.
+		if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
+			td.Log.Error("record the start of a container that has ended", "container_id", c.ID(), "error", err)
+		}
+		r = c.Record()
+	}
 	if r.Phase == record.ContainerStarting || r.Phase == record.ContainerRunning {
 		td.Finish(c, func(r *record.Container) {
 			if r.StartedAt.IsZero() {
