@@ -45,7 +45,7 @@ func UndoResources(before, update *specs.LinuxResources, h *Host) *specs.LinuxRe
 		unthrottle(&out.BlockIO.ThrottleReadIOPSDevice, io.ThrottleReadIOPSDevice)
 		unthrottle(&out.BlockIO.ThrottleWriteIOPSDevice, io.ThrottleWriteIOPSDevice)
 	}
-	out.Devices, out.Network = nil, nil // an update says nothing of these
+	out.Devices, out.Network, out.Rdma = nil, nil, nil // an update says nothing of these
 	return &out
 }
 
