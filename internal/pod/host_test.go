@@ -518,10 +518,15 @@ func (k memoryKeeper) ran(id string, code int) {
 	}
 }
 
-// lose forgets a container that has no process any more, and tells of it.
+// lose forgets a container that has no process any more, and tells of it, once somebody follows the events.
 func (k memoryKeeper) lose(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for len(k.watches) == 0 {
+		k.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		k.mu.Lock()
+	}
 	delete(k.running, id)
 	for _, tell := range k.watches {
 		go tell(keeper.Event{Status: keeper.Status{ID: id}, Gone: true})
