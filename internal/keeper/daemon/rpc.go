@@ -256,7 +256,7 @@ func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empt
 	}
 	return v.running(ctx, req.Id, func(ctx context.Context, c *container) error {
 		if err := v.s.runtime.Update(ctx, c, &res); err != nil {
-			return fmt.Errorf("update container %s: %w", req.Id, cgroup.Refused(err))
+			return cgroup.Refused(err) // the caller names the container
 		}
 		return nil
 	})
