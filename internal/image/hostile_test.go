@@ -636,7 +636,7 @@ func TestAnArchiveOfManyLongDocumentsIsRefused(t *testing.T) {
 	f := newFixture(t)
 	img := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
 	img.RootFS.Type = "layers"
-	img.Config.Labels = map[string]string{"long": strings.Repeat("x", 3<<20)}
+	img.Config.Labels = map[string]string{"long": strings.Repeat("x", 1000<<10)} // a little below max_config_text
 	config, err := json.Marshal(img)
 	if err != nil {
 		t.Fatal(err)

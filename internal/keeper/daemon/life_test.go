@@ -436,7 +436,7 @@ func TestPauseAndUpdate(t *testing.T) {
 		t.Errorf("update: %v", err)
 	}
 	n.engine.failAt("update c", errors.New("no"))
-	if err := n.client.Update(n.ctx(), "c", res); err == nil || !strings.Contains(err.Error(), "update container c") {
+	if err := n.client.Update(n.ctx(), "c", res); err == nil || !strings.HasSuffix(err.Error(), ": no") {
 		t.Errorf("an update that fails: %v", err)
 	}
 	if err := n.client.Pause(n.ctx(), "none"); !errors.Is(err, errdefs.ErrNotFound) {
