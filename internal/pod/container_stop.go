@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/pod/record"
-	"berth/internal/pod/teardown"
 )
 
 // StopContainer ends a container: its stop signal first, SIGKILL when timeout has passed (at once for 0). It is
@@ -35,7 +34,8 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	switch r.Phase {
 	case record.ContainerRunning:
 	case record.ContainerStarting:
-		return fmt.Errorf("stop container %s: %w", record.ShortID(c.ID()), teardown.ErrStarting)
+		// An earlier berthd has asked for its start, which recovery could neither follow to its end nor undo.
+		return m.teardown.Kill(ctx, c)
 	default:
 		return nil
 	}

@@ -342,8 +342,7 @@ func TestApplyAdoptsThePodsThatItHasLeft(t *testing.T) {
 	if now := m.running(); len(now) != 4 {
 		t.Errorf("after a reboot %v run:\n%s", now, third.shown())
 	}
-	_ = third.cmd.Process.Signal(syscall.SIGTERM)
-	if code := third.interrupt(); code != 0 {
+	if code := third.end(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
 }

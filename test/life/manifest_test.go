@@ -308,10 +308,16 @@ func (p *playing) waitFor(text string, times int) {
 // interrupt types Ctrl-C and waits for the end.
 func (p *playing) interrupt() (code int) {
 	p.t.Helper()
+	return p.end(syscall.SIGINT)
+}
+
+// end ends the command by one signal: a second one would kill it at once.
+func (p *playing) end(by syscall.Signal) (code int) {
+	p.t.Helper()
 	if p.cmd.ProcessState != nil {
 		return p.cmd.ProcessState.ExitCode()
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGINT)
+	_ = p.cmd.Process.Signal(by)
 	select {
 	case <-p.ended:
 	case <-time.After(node.Patience(60 * time.Second)):

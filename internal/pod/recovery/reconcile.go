@@ -278,30 +278,55 @@ func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.
 
 // awaitStart waits in the background, while berthd serves, for a start that the keeper has not finished. A start that
 // takes too long is ended. The start is an operation like one of this berthd's: it has the locks that such a start has,
-// so that no stop or removal is answered before the start is decided.
+// so that no stop or removal is answered before the start is decided. If it does not let itself be ended, because it
+// waits in the kernel, the locks are free between two tries: a stop or a removal tries the same, and says why it fails.
 func (rc *Recovery) awaitStart(c *index.Container) {
-	releasePod, err := c.LockPod(rc.Ctx, "start")
+	release, err := lockStart(rc.Ctx, c)
 	if err != nil {
 		return // berthd ends
 	}
-	release, err := c.Lock(rc.Ctx, "start")
+	wait := hungStart
+	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) (err error) {
+		if release == nil {
+			if release, err = lockStart(ctx, c); err != nil {
+				return err
+			}
+		}
+		defer func() {
+			release()
+			release = nil
+		}()
+		p := c.Record().Phase
+		if rc.Index.GoneContainer(c) || p != record.ContainerStarting && p != record.ContainerRunning {
+			return nil // it was removed meanwhile, or its end was told
+		}
+		err = rc.decideStart(ctx, c, wait)
+		wait = startWait
+		return err
+	})
+}
+
+// lockStart takes the locks of a start: the pod's, shared, and the container's.
+func lockStart(ctx context.Context, c *index.Container) (release func(), err error) {
+	releasePod, err := c.LockPod(ctx, "start")
+	if err != nil {
+		return nil, err
+	}
+	releaseContainer, err := c.Lock(ctx, "start")
 	if err != nil {
 		releasePod()
-		return
+		return nil, err
 	}
-	rc.Unfinished = append(rc.Unfinished, func() {
-		defer releasePod()
-		defer release()
-		rc.repeat("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
-			return rc.decideStart(ctx, c)
-		})
-	})
+	return func() {
+		releaseContainer()
+		releasePod()
+	}, nil
 }
 
 // decideStart waits for the start of awaitStart, or ends it, and records what has become of it. The caller holds the
 // locks of the pod and the container.
-func (rc *Recovery) decideStart(ctx context.Context, c *index.Container) error {
-	status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
+func (rc *Recovery) decideStart(ctx context.Context, c *index.Container, wait time.Duration) error {
+	status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, wait)
 	if !known {
 		if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
 			return fmt.Errorf("end a start that takes too long: %w", err)

@@ -18,22 +18,12 @@ import (
 // thawAfter is how long a killed container may take to end before it is taken for frozen.
 const thawAfter = 500 * time.Millisecond
 
-// ErrStarting is why a container cannot be stopped whose start an earlier berthd has asked for, while nobody knows
-// whether it runs. Recovery finds that out.
-var ErrStarting = fmt.Errorf("a start of it was cut off and is not decided yet: %w", errdefs.ErrUnavailable)
-
 // Kill ends all processes of a container and waits until it has exited. A start that is under way ends first.
 func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 	defer c.Stopping()()
 	if c.Record().Phase == record.ContainerStarting {
-		release, err := c.Lock(ctx, "kill")
-		if err != nil {
+		if err := td.killStarting(ctx, c); err != nil {
 			return err
-		}
-		phase := c.Record().Phase
-		release()
-		if phase == record.ContainerStarting {
-			return fmt.Errorf("kill container %s: %w", record.ShortID(c.ID()), ErrStarting)
 		}
 	}
 	if c.Record().Phase != record.ContainerRunning {
@@ -59,6 +49,23 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 			}
 		}
 	}
+}
+
+// killStarting waits for the end of a start. One that an earlier berthd has asked for, and that recovery could not end,
+// is ended: when this succeeds the container's program does not begin any more.
+func (td *Teardown) killStarting(ctx context.Context, c *index.Container) error {
+	release, err := c.Lock(ctx, "kill")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if c.Record().Phase != record.ContainerStarting {
+		return nil
+	}
+	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {
+		return fmt.Errorf("end the start of container %s: %w", record.ShortID(c.ID()), err)
+	}
+	return nil
 }
 
 // LetEnd lets a paused container take the signal that it was sent.
