@@ -40,8 +40,8 @@ var securityModules = map[string]securityModule{
 	},
 }
 
-// own are the packages that the guest needs to be what it is; the tests' packages come on top.
-var own = []string{
+// base are the packages that the guest needs to be what it is; the tests' packages come on top.
+var base = []string{
 	"ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "make", "procps", "sudo", "systemd-sysv", "udev",
 	"xfsprogs",
 }
@@ -60,18 +60,25 @@ type image struct {
 	architecture         architecture
 }
 
-// makeImage is the image with these packages, made in dir unless it is there. Guests of this machine's architecture
-// have one image, with all security modules: the kernel's parameters choose one.
-func makeImage(ctx context.Context, dir string, packages []string, arch architecture,
+// makeImage is the image with these packages of a release of Debian, made in dir unless it is there. Guests of this
+// machine's architecture and release have one image, with all security modules: the kernel's parameters choose one.
+func makeImage(ctx context.Context, dir, release string, packages []string, arch architecture,
 	lsm securityModule) (*image, error) {
+	own, err := ownRelease()
+	if err != nil {
+		return nil, err
+	}
+	if lsm.customize != "" && release != own {
+		return nil, fmt.Errorf("the guest's policy is written for Debian's %s, not for %s", own, release)
+	}
 	installed := []securityModule{lsm}
-	if !arch.foreign() { // where the programs of packages are emulated, each takes minutes
+	if !arch.foreign() && release == own { // where the programs of packages are emulated, each takes minutes
 		installed = nil
 		for _, name := range slices.Sorted(maps.Keys(securityModules)) {
 			installed = append(installed, securityModules[name])
 		}
 	}
-	packages = slices.Concat(own, []string{arch.kernel}, packages)
+	packages = slices.Concat(base, []string{arch.kernel}, packages)
 	scripts, label := []string{customize}, ""
 	for _, module := range installed {
 		packages = append(packages, module.packages...)
@@ -83,7 +90,7 @@ func makeImage(ctx context.Context, dir string, packages []string, arch architec
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	key := sha256.Sum256([]byte(strings.Join([]string{
-		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, strings.Join(scripts, "\n"), label,
+		release, strings.Join(packages, " "), strings.Join(modules, " "), diskSize, strings.Join(scripts, "\n"), label,
 	}, "\n")))
 	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
 	i := &image{
@@ -104,7 +111,7 @@ func makeImage(ctx context.Context, dir string, packages []string, arch architec
 		return nil, err
 	}
 	tree := filepath.Join(partial, "tree")
-	if err := bootstrap(ctx, tree, partial, packages, arch, scripts); err != nil {
+	if err := bootstrap(ctx, tree, partial, release, packages, arch, scripts); err != nil {
 		return nil, err
 	}
 	if label != "" {
@@ -115,10 +122,11 @@ func makeImage(ctx context.Context, dir string, packages []string, arch architec
 	return i, pack(ctx, tree, final)
 }
 
-// bootstrap installs Debian in tree, as this machine's apt is set up, and runs the scripts on it.
-func bootstrap(ctx context.Context, tree, dir string, packages []string, arch architecture, scripts []string) (
-	err error) {
-	suite, err := release()
+// bootstrap installs a release of Debian in tree, from where this machine's apt has its own, and runs the scripts on
+// it.
+func bootstrap(ctx context.Context, tree, dir, release string, packages []string, arch architecture,
+	scripts []string) (err error) {
+	sources, err := sourcesOf(ctx, release)
 	if err != nil {
 		return err
 	}
@@ -157,16 +165,7 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, arch ar
 			args = append(args, fmt.Sprintf("--aptopt=%s %q", option, strings.Trim(quoted, "'")))
 		}
 	}
-	sources := []string{}
-	for _, pattern := range []string{"/etc/apt/sources.list",
-		"/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			return err
-		}
-		sources = append(sources, found...)
-	}
-	args = append(append(args, suite, tree), sources...)
+	args = append(append(args, release, tree), sources...)
 	return command(ctx, "mmdebstrap", args...)
 }
 
@@ -200,8 +199,42 @@ func pack(ctx context.Context, tree, final string) error {
 	return nil
 }
 
-// release is the name of this machine's Debian.
-func release() (string, error) {
+// sourcesOf are the repositories of a release, as mmdebstrap takes them: this machine's files where the release is its
+// own, and else the archive that these name.
+func sourcesOf(ctx context.Context, release string) ([]string, error) {
+	own, err := ownRelease()
+	if err != nil {
+		return nil, err
+	}
+	if release == own {
+		var files []string
+		for _, pattern := range []string{"/etc/apt/sources.list",
+			"/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
+			found, err := filepath.Glob(pattern)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, found...)
+		}
+		return files, nil
+	}
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format",
+		"$(CREATED_BY) $(CODENAME) $(COMPONENT) $(REPO_URI)").Output()
+	if err != nil {
+		return nil, fmt.Errorf("apt-get indextargets: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] == "Packages" && f[1] == own && f[2] == "main" {
+			const keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+			return []string{fmt.Sprintf("deb [signed-by=%s] %s %s main", keys, f[3], release)}, nil
+		}
+	}
+	return nil, fmt.Errorf("this machine's apt has no repository of Debian's %s, in whose archive %s would be", own,
+		release)
+}
+
+// ownRelease is the name of this machine's Debian.
+func ownRelease() (string, error) {
 	file, err := os.Open("/etc/os-release")
 	if err != nil {
 		return "", err

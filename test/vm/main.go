@@ -40,6 +40,7 @@ type settings struct {
 	driver    string
 	lsm       string
 	arch      string
+	release   string
 	limit     time.Duration
 	patience  int
 	verbose   bool
@@ -77,6 +78,7 @@ func main() {
 		"cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
 	flag.StringVar(&s.lsm, "lsm", "apparmor", "security module of the guest: "+
 		strings.Join(slices.Sorted(maps.Keys(securityModules)), " or "))
+	flag.StringVar(&s.release, "release", "", "release of Debian in the guest, as trixie (default: the host's)")
 	flag.StringVar(&s.arch, "arch", runtime.GOARCH, "architecture of the guest: amd64 or arm64. In one that is not the "+
 		"host's, no Go is there, so only tests run that build nothing, such as those of the suite smoke")
 	flag.IntVar(&s.size.processors, "cpus", 2, "processors of the guest")
@@ -130,7 +132,12 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 		return err
 	}
 	start := time.Now()
-	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), strings.Fields(s.packages), s.guest, lsm)
+	if s.release == "" {
+		if s.release, err = ownRelease(); err != nil {
+			return err
+		}
+	}
+	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), s.release, strings.Fields(s.packages), s.guest, lsm)
 	if err != nil {
 		return fmt.Errorf("make the root image: %w", err)
 	}
