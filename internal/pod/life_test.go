@@ -114,8 +114,8 @@ func eachCall(t *testing.T, kill bool, prepare func(*memoryNode), act func(*memo
 			check(n, fmt.Sprintf("call %d, late %v", at, late), failed, err)
 			_ = n.Close()
 			if !failed {
-				if at < 3 {
-					t.Errorf("only %d calls were made", at-1)
+				if at < 2 { // a stop makes one, and those of the release come after it, at any time
+					t.Error("no calls were made")
 				}
 				break
 			}
