@@ -1,4 +1,5 @@
-// Package connlimit bounds how many strangers are connected to a server: connections whose clients have not shown yet
-// that they may be there. Where one more comes, the oldest of the address with the most is closed, so that a flood of
-// strangers takes neither memory nor descriptors without end, and keeps nobody out who soon shows what he has.
+// Package connlimit bounds the unauthenticated connections of a server: those whose clients have not presented yet what
+// gives them a right to be served. When one more arrives, the listener closes the oldest connection of the address that
+// has the most. So a flood of connections cannot take memory and descriptors without end, and cannot keep out a client
+// that authenticates soon.
 package connlimit

@@ -18,18 +18,18 @@ type Listener struct {
 	most int
 	log  *slog.Logger
 
-	mu        sync.Mutex // guards the fields below, and those of the connections
-	strangers list.List  // of *Conn, the oldest first
-	from      map[netip.Addr]int
-	logged    time.Time
+	mu      sync.Mutex // guards the fields below, and those of the connections
+	pending list.List  // unauthenticated connections, as *Conn, the oldest first
+	from    map[netip.Addr]int
+	logged  time.Time
 }
 
-// New bounds the strangers of a listener. That some are closed is logged once in a while.
+// New bounds the unauthenticated connections of a listener to most. It logs at most once a minute that it closes some.
 func New(listener *net.TCPListener, most int, log *slog.Logger) *Listener {
 	return &Listener{TCPListener: listener, most: most, log: log, from: map[netip.Addr]int{}}
 }
 
-// Accept returns the next connection, of a stranger.
+// Accept returns the next connection, as an unauthenticated *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	tcp, err := l.AcceptTCP()
 	if err != nil {
@@ -40,10 +40,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 		conn.from = remote.AddrPort().Addr().Unmap()
 	}
 	l.mu.Lock()
-	conn.at = l.strangers.PushBack(conn)
+	conn.at = l.pending.PushBack(conn)
 	l.from[conn.from]++
 	var out *Conn
-	if l.strangers.Len() > l.most {
+	if l.pending.Len() > l.most {
 		out = l.oldestOfMost()
 		out.forget()
 		l.tell()
@@ -56,20 +56,20 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// oldestOfMost is the oldest stranger of the address that has the most. It is called with the lock held.
+// oldestOfMost is the oldest unauthenticated connection of the address that has the most. The caller holds the lock.
 func (l *Listener) oldestOfMost() *Conn {
 	most := 0
 	for _, n := range l.from {
 		most = max(most, n)
 	}
-	for at := l.strangers.Front(); ; at = at.Next() {
+	for at := l.pending.Front(); ; at = at.Next() {
 		if conn := at.Value.(*Conn); l.from[conn.from] == most {
 			return conn
 		}
 	}
 }
 
-// tell is called with the lock held.
+// tell logs that connections are closed. The caller holds the lock.
 func (l *Listener) tell() {
 	if now := time.Now(); now.Sub(l.logged) > quiet {
 		l.logged = now
@@ -77,16 +77,16 @@ func (l *Listener) tell() {
 	}
 }
 
-// Conn is a connection of a stranger until it is welcome, or closed.
+// Conn is a connection. It counts as unauthenticated until Authenticated or Close is called.
 type Conn struct {
 	*net.TCPConn
 	listener *Listener
 	from     netip.Addr
-	at       *list.Element // among the strangers; nil: it is none of them
+	at       *list.Element // in the list of unauthenticated connections; nil: it is not there any more
 }
 
-// Welcome is called when the client has shown that it may be there.
-func (c *Conn) Welcome() {
+// Authenticated says that the client has presented what gives it a right to be served.
+func (c *Conn) Authenticated() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.forget()
@@ -94,17 +94,17 @@ func (c *Conn) Welcome() {
 
 // Close closes the connection.
 func (c *Conn) Close() error {
-	c.Welcome()
+	c.Authenticated()
 	return c.TCPConn.Close()
 }
 
-// forget is called with the lock held.
+// forget takes the connection out of the count. The caller holds the lock.
 func (c *Conn) forget() {
 	if c.at == nil {
 		return
 	}
 	l := c.listener
-	l.strangers.Remove(c.at)
+	l.pending.Remove(c.at)
 	c.at = nil
 	if l.from[c.from]--; l.from[c.from] == 0 {
 		delete(l.from, c.from)

@@ -86,7 +86,7 @@ func TestTheOldestOfTheAddressWithTheMostMakesRoom(t *testing.T) {
 func TestWhoIsWelcomeOrClosedMakesRoomForNobody(t *testing.T) {
 	w := newWorld(t, 2)
 	_, guest := w.connect("127.0.0.1")
-	guest.Welcome()
+	guest.Authenticated()
 	_, gone := w.connect("127.0.0.1")
 	gone.Close()
 	gone.Close()
@@ -101,7 +101,7 @@ func TestWhoIsWelcomeOrClosedMakesRoomForNobody(t *testing.T) {
 	if !isOpen(t, guest) || isOpen(t, first) {
 		t.Error("the wrong one made room")
 	}
-	if len(w.from) != 1 || w.from[first.from] != 2 || w.strangers.Len() != 2 {
-		t.Errorf("%v, %d strangers", w.from, w.strangers.Len())
+	if len(w.from) != 1 || w.from[first.from] != 2 || w.pending.Len() != 2 {
+		t.Errorf("%v, %d pending", w.from, w.pending.Len())
 	}
 }

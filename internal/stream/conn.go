@@ -204,10 +204,10 @@ type tcpConn interface {
 	CloseWrite() error
 }
 
-// welcome says that the client has brought a token.
-func (c *watchedConn) welcome() {
+// authenticated says that the client has presented a token.
+func (c *watchedConn) authenticated() {
 	if limited, ok := c.Conn.(*connlimit.Conn); ok {
-		limited.Welcome()
+		limited.Authenticated()
 	}
 }
 

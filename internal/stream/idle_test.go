@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// Strangers who say nothing: there is a bound for them, and whoever has a token is served.
-func TestStrangersKeepNobodyOut(t *testing.T) {
+// Connections whose clients send nothing have a bound, and a client with a token is served beside them.
+func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	s := start(t, Config{})
 	run := func() error {
 		return connect(t, "SPDY", execURL(t, s, Wanted{Stdout: true}, "true")).StreamWithContext(deadline(t),
@@ -21,23 +21,23 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	}
 	guest := dialSPDY(t, execURL(t, s, Wanted{Stdin: true, Stdout: true}, "cat"), "v4.channel.k8s.io")
 	guest.openExec("error", "stdin", "stdout")
-	var strangers []net.Conn
-	for range maxStrangers + 50 {
+	var idle []net.Conn
+	for range maxUnauthenticated + 50 {
 		conn, err := net.Dial("tcp", s.Address())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		strangers = append(strangers, conn)
+		idle = append(idle, conn)
 	}
 	if err := run(); err != nil {
 		t.Error(err)
 	}
-	if err := strangers[0].SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := idle[0].SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := strangers[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("the first stranger: %v", err)
+	if _, err := idle[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the first idle connection: %v", err)
 	}
 	if _, err := guest.Write([]byte{0, 0, 0, 3, 0, 0, 0, 5, 'h', 'e', 'l', 'l', 'o'}); err != nil {
 		t.Fatal(err)

@@ -67,8 +67,8 @@ type Server struct {
 }
 
 const (
-	// maxStrangers bounds the connections that have not brought a token.
-	maxStrangers = 1024
+	// maxUnauthenticated bounds the connections that have not brought a token.
+	maxUnauthenticated = 1024
 	// maxHeader bounds the header of a request, in bytes. A kubelet passes on those that the API server's client has sent.
 	maxHeader = 32 << 10
 )
@@ -104,7 +104,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.open = &sessions{cut: s.cut, none: make(chan struct{})}
-	s.listener = watchedListener{connlimit.New(listener.(*net.TCPListener), maxStrangers, cfg.Log), s.open}
+	s.listener = watchedListener{connlimit.New(listener.(*net.TCPListener), maxUnauthenticated, cfg.Log), s.open}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	for _, method := range []string{"GET", "POST"} {
@@ -212,7 +212,7 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 			return
 		}
 		if conn := connOf(req.Context()); conn != nil {
-			conn.welcome()
+			conn.authenticated()
 			conn.be(s.cfg.IdleTimeout)
 		}
 		ctx, cancel := context.WithCancel(req.Context())
