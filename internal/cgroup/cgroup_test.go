@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,59 @@ func TestHierarchiesComeFromTheMounts(t *testing.T) {
 	if _, err := Parse(strings.NewReader(""), false, read); err == nil {
 		t.Error("no hierarchy is no error")
 	}
+}
+
+// TestTheMountsOfPodsAreNotRead: of a node with a thousand pods, the kernel takes 20 ms to list all mounts.
+func TestTheMountsOfPodsAreNotRead(t *testing.T) {
+	for _, c := range []struct {
+		name, hierarchies, later string
+		reads                    bool
+	}{
+		{"all hierarchies are mounted", "4:name=systemd:/\n3:memory:/a:b\n1:cpu,cpuacct:/\n0::/\n", "", false},
+		{"the v2 hierarchy is not known", "4:name=systemd:/\n3:memory:/\n1:cpu,cpuacct:/\n", "", false},
+		{"one is mounted late", "5:pids:/\n4:name=systemd:/\n3:memory:/\n1:cpu,cpuacct:/\n0::/\n", "pids", true},
+		{"one is not mounted", "5:rdma:/\n4:name=systemd:/\n3:memory:/\n1:cpu,cpuacct:/\n0::/\n", "pids", true},
+		{"a list that says nothing", "", "pids", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pods := &countingReader{Reader: strings.NewReader(
+				strings.Repeat("90 23 0:40 / /run/berth/pods/a rw - overlay overlay rw\n", 1000) +
+					"99 23 0:99 / /mnt/late rw - cgroup cgroup rw,pids\n")}
+			h, err := Parse(io.MultiReader(strings.NewReader(v1Mounts), pods), false, func(path string) ([]byte, error) {
+				if path != "/proc/self/cgroup" {
+					return nil, fmt.Errorf("%s is read", path)
+				}
+				return []byte(c.hierarchies), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pods.reads > 1; got != c.reads {
+				t.Errorf("%d reads of the mounts of pods, want more than one: %v", pods.reads, c.reads)
+			}
+			for _, controller := range []string{"cpu", "cpuacct", "memory", "name=systemd"} {
+				if !h.Has(controller) {
+					t.Errorf("no %s", controller)
+				}
+			}
+			if want := map[bool]string{true: "/mnt/late"}[c.later == "pids"]; h.Dir("pids", "/") != want {
+				t.Errorf("pids is at %q, want %q", h.Dir("pids", "/"), want)
+			}
+			if h.Unified == "" && strings.Contains(c.hierarchies, "0::") {
+				t.Error("no v2 hierarchy")
+			}
+		})
+	}
+}
+
+type countingReader struct {
+	io.Reader
+	reads int
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	r.reads++
+	return r.Reader.Read(p)
 }
 
 func TestPathsOfBothDrivers(t *testing.T) {

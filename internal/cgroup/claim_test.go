@@ -515,3 +515,83 @@ func TestACgroupThatAnotherHasClaimedStaysAsItIs(t *testing.T) {
 		t.Errorf("clone_children is %q, %v", got, err)
 	}
 }
+
+// TestAnOtherLockOfTheFileSystemIsSeen: only where there is none the cgroups below are not searched for claims.
+func TestAnOtherLockOfTheFileSystemIsSeen(t *testing.T) {
+	asroot.Need(t, "a mount")
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	lock := func(name string, how int) *os.File {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		if err := unix.Flock(int(f.Fd()), how); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	own := lock("own", unix.LOCK_EX)
+	expect := func(when string, want bool) {
+		t.Helper()
+		only, err := onlyLock(own)
+		if err != nil || only != want {
+			t.Errorf("%s: the only lock: %v, want %v, error %v", when, only, want, err)
+		}
+	}
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &ns); err != nil {
+		t.Fatal(err)
+	}
+	first := ns.Ino == firstPIDNamespace // elsewhere the list may leave locks out, and says nothing
+	expect("alone", first)
+	other := lock("other", unix.LOCK_SH)
+	expect("beside another", false)
+	other.Close()
+	expect("alone again", first)
+
+	// The lock of a process that has ended, which its child holds.
+	child := exec.Command("sh", "-c", "exec 9>\"$0\"; flock 9; sleep 1000 & echo $!", filepath.Join(dir, "child"))
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var holder int
+	if _, err := fmt.Fscan(out, &holder); err != nil {
+		t.Fatal(err)
+	}
+	out.Close()
+	t.Cleanup(func() { _ = unix.Kill(holder, unix.SIGKILL) })
+	if err := child.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	expect("beside the lock of a process that has ended", false)
+}
+
+func TestALockIsFoundInTheKernelsList(t *testing.T) {
+	const own = "1: FLOCK  ADVISORY  WRITE 6481 00:1f:5351148 0 EOF\n"
+	for _, c := range []struct {
+		name, list string
+		only       bool
+	}{
+		{"alone", own, true},
+		{"beside those of other file systems", "1: FLOCK  ADVISORY  READ 1 fe:00:9773061 0 EOF\n" +
+			"2: POSIX  ADVISORY  READ 1 00:1f:7 128 128\n3: OFDLCK ADVISORY  WRITE -1 00:1f:15 0 EOF\n" + own, true},
+		{"somebody waits for it", own + "1: -> FLOCK  ADVISORY  WRITE 6482 00:1f:5351148 0 EOF\n", true},
+		{"beside another", own + "2: FLOCK  ADVISORY  READ 6444 00:1f:9773061 0 EOF\n", false},
+		{"another whose number begins as its own", own + "2: FLOCK  ADVISORY  READ 6444 00:1f:53511480 0 EOF\n", false},
+		{"not listed", "1: FLOCK  ADVISORY  WRITE 6481 00:1e:5351148 0 EOF\n", false},
+		{"an empty list", "", false},
+	} {
+		if got := soleLock([]byte(c.list), 0, 0x1f, 5351148); got != c.only {
+			t.Errorf("%s: %v, want %v", c.name, got, c.only)
+		}
+	}
+}
