@@ -443,6 +443,7 @@ func (b *Bridge) Close() error {
 	b.pods.mu.Unlock()
 	b.stop()
 	b.done.Wait()
+	defer b.ports.tables.Close()
 	b.segment.Lock()
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()

@@ -10,8 +10,9 @@ import (
 // taken before that of endpoints.
 type portTable struct {
 	sync.Mutex
-	name string // of the bridge
-	pods *endpoints
+	name   string // of the bridge
+	pods   *endpoints
+	tables tables
 }
 
 // open adds an endpoint's host ports to the table. If the table differs from the records, it is replaced.
@@ -20,10 +21,10 @@ func (t *portTable) open(r *record) error {
 	defer t.Unlock()
 	r.open = true
 	rules, all := t.wanted()
-	if rules.add(r.hostPorts) == nil {
+	if rules.add(&t.tables, r.hostPorts) == nil {
 		return nil
 	}
-	if err := rules.replace(all); err != nil {
+	if err := rules.replace(&t.tables, all); err != nil {
 		r.open = false
 		return fmt.Errorf("host ports of pod %s: %w", r.Pod, err)
 	}
@@ -35,12 +36,12 @@ func (t *portTable) close(r *record) error {
 	defer t.Unlock()
 	r.open = false
 	rules, others := t.wanted()
-	if rules.remove(r.hostPorts) == nil {
+	if rules.remove(&t.tables, r.hostPorts) == nil {
 		return nil
 	}
 	there, err := rules.there()
 	if err == nil && there {
-		err = rules.replace(others)
+		err = rules.replace(&t.tables, others)
 	}
 	if err != nil {
 		return fmt.Errorf("remove the host ports of pod %s: %w", r.Pod, err)
@@ -59,12 +60,12 @@ func (t *portTable) replace() error {
 	t.Lock()
 	defer t.Unlock()
 	rules, ports := t.wanted()
-	return rules.replace(ports)
+	return rules.replace(&t.tables, ports)
 }
 
 // drop removes the table.
 func (t *portTable) drop() error {
 	t.Lock()
 	defer t.Unlock()
-	return ruleset{bridge: t.name}.drop()
+	return ruleset{bridge: t.name}.drop(&t.tables)
 }

@@ -156,21 +156,27 @@ func (s ruleset) each(ports []hostPort, f func(*nftables.Set, []nftables.SetElem
 
 // add puts host ports into the table, all or none. It fails with EEXIST where a key is there with another target,
 // and with ENOENT where the table is gone.
-func (s ruleset) add(ports []hostPort) error {
-	return transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetAddElements) })
+func (s ruleset) add(to *tables, ports []hostPort) error {
+	return to.transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetAddElements) })
 }
 
 // remove takes host ports out of the table. It fails with ENOENT, and takes out none, where one is not there.
-func (s ruleset) remove(ports []hostPort) error {
-	return transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetDeleteElements) })
+func (s ruleset) remove(from *tables, ports []hostPort) error {
+	return from.transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetDeleteElements) })
 }
 
 // replace writes the whole table for these host ports in one transaction, and replaces any earlier content.
-func (s ruleset) replace(ports []hostPort) error {
-	return transaction(func(c *nftables.Conn) error {
+func (s ruleset) replace(in *tables, ports []hostPort) error {
+	there, err := s.there()
+	if err != nil {
+		return err
+	}
+	return in.transaction(func(c *nftables.Conn) error {
 		t := s.table()
-		c.AddTable(t) // so that there is one to delete
-		c.DelTable(t)
+		if there { // otherwise the kernel would have something to let go of: see tables
+			c.AddTable(t) // it may have gone since
+			c.DelTable(t)
+		}
 		c.AddTable(t)
 		for _, f := range []family{ipv4, ipv6} {
 			for _, set := range s.sets(f).all() {
@@ -228,8 +234,8 @@ func (s ruleset) there() (bool, error) {
 }
 
 // drop removes the table, if it is there.
-func (s ruleset) drop() error {
-	err := transaction(func(c *nftables.Conn) error {
+func (s ruleset) drop(in *tables) error {
+	err := in.transaction(func(c *nftables.Conn) error {
 		c.AddTable(s.table()) // so that it is no error if there is none
 		c.DelTable(s.table())
 		return nil
@@ -283,20 +289,6 @@ func dropsForwarded(own string) []string {
 		}
 	}
 	return names
-}
-
-func transaction(fill func(*nftables.Conn) error) error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
-	if err := fill(c); err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("nftables: %w", err)
-	}
-	return nil
 }
 
 type chain struct {
