@@ -52,7 +52,8 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	d.dumpOn(signals.dump)
 	for _, open := range []func(context.Context) error{
 		d.measure, d.lock, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
-		d.reachKeeper, d.openDevices, d.openPlugins, d.openPods, d.openStreams, d.serveMetrics, d.register, d.makeChecks,
+		d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics, d.register,
+		d.makeChecks,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -205,19 +206,11 @@ func keeperBinary(cfg *config.Config) (string, error) {
 	return filepath.Abs(path)
 }
 
-// openJail finds the program that parses images and archives. That it can be confined is tried at once:
-// an operator should know before the first pull.
-func openJail(ctx context.Context, cfg *config.Config) (*jail.Jail, error) {
+// openJail finds the program that parses images and archives.
+func openJail(cfg *config.Config) (*jail.Jail, error) {
 	path, err := jail.Find()
 	if err != nil {
 		return nil, err
 	}
-	j, err := jail.New(path, cfg.Root)
-	if err != nil {
-		return nil, err
-	}
-	if err := j.Check(ctx); err != nil {
-		return nil, errors.Join(err, j.Close())
-	}
-	return j, nil
+	return jail.New(path, cfg.Root)
 }

@@ -74,6 +74,9 @@ func seal(data []byte, isCopy bool, spaces int) ([]byte, error) {
 	return fmt.Appendf(out, `,"_sum":"%08x"}`, crc32.Checksum(out, castagnoli)), nil
 }
 
+// sealed tells whether a record has a seal. Whether the seal fits, unseal tells.
+func sealed(data []byte) bool { return sealForm.Match(data[max(0, len(data)-sealLength):]) }
+
 // Seal puts a seal on a JSON object that is kept elsewhere than in Records.
 func Seal(data []byte) ([]byte, error) { return seal(data, false, 0) }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -71,8 +70,8 @@ type Recovery struct {
 	Ctx         context.Context // ends what goes on while berthd serves
 	Log         *slog.Logger
 
-	// Unfinished is what Reconcile could not bring to its end. Each is to be called in a goroutine of its own, once the
-	// keeper's events are followed, and returns when it has succeeded or Ctx has ended.
+	// Unfinished is what Reconcile could not bring to its end, and what can wait until berthd serves. Each is to be called
+	// in a goroutine of its own, once the keeper's events are followed, and returns when it is done or Ctx has ended.
 	Unfinished []func()
 }
 
@@ -104,9 +103,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 		mounted[p] = true
 	}
 	rc.adoptSpared(sparedPods, sparedContainers, statuses)
-	var mending sync.WaitGroup
-	mending.Go(rc.mendSpares)
-	defer mending.Wait()
+	rc.Unfinished = append(rc.Unfinished, rc.mendSpares())
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()

@@ -66,25 +66,32 @@ func (rc *Recovery) adoptSpared(pods, containers sparedRecords, statuses map[str
 	}
 }
 
-// mendSpares writes second files of records again if they are damaged or missing. Otherwise such a record would have
-// only one file until its next change.
-func (rc *Recovery) mendSpares() {
-	for _, s := range rc.Index.Sandboxes() {
-		id := s.ID()
-		mended, err := s.Mend()
-		if mended {
-			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
+// mendSpares returns what writes second files of the records that are there now again if they are damaged or missing.
+// Otherwise such a record would have only one file until its next change. The records of a thousand pods take 40 ms to
+// look at, so clients are served meanwhile: a record that is being removed is not in a phase that lasts, and is left
+// alone.
+func (rc *Recovery) mendSpares() func() {
+	pods, containers := rc.Index.Sandboxes(), rc.Index.Containers()
+	return func() {
+		for _, s := range pods {
+			rc.mend("pod", podID(s.ID()), s.Mend)
 		}
-		rc.logFailure("write the record of a pod again", podID(id), err)
-	}
-	for _, c := range rc.Index.Containers() {
-		id := c.ID()
-		mended, err := c.Mend()
-		if mended {
-			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
+		for _, c := range containers {
+			rc.mend("container", containerID(c.ID()), c.Mend)
 		}
-		rc.logFailure("write the record of a container again", containerID(id), err)
 	}
+}
+
+// mend writes the second file of a record again, unless berthd ends.
+func (rc *Recovery) mend(noun string, of slog.Attr, do func() (mended bool, err error)) {
+	if rc.Ctx.Err() != nil {
+		return
+	}
+	mended, err := do()
+	if mended {
+		rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", of)
+	}
+	rc.logFailure("write the record of a "+noun+" again", of, err)
 }
 
 // adoptOlderSandbox corrects the older version of a pod's record. The record is written once while the pod is being
