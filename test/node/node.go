@@ -384,7 +384,7 @@ func (n *Node) dial() error {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5,
-				MaxDelay: 100 * time.Millisecond},
+				MaxDelay: 20 * time.Millisecond},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
