@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/network/keylock"
 )
@@ -101,12 +102,11 @@ func Open(cfg Config) (*Bridge, error) {
 // Attach joins an endpoint to the bridge, all or nothing, and returns its addresses, in the order of the ranges. An
 // endpoint that is on record, because it was attached before, gets the same addresses.
 func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
-	return b.join(ctx, e, b.reserve)
+	return b.join(ctx, e, b.makeRoom)
 }
 
-// join is Attach with addresses from reserve.
-func (b *Bridge) join(ctx context.Context, e Endpoint,
-	reserve func(ctx context.Context, e Endpoint, old *record) (*record, error)) ([]netip.Addr, error) {
+// join is Attach. Where there is no address or port left, room is asked for one, and says whether it has freed any.
+func (b *Bridge) join(ctx context.Context, e Endpoint, room func(context.Context) bool) ([]netip.Addr, error) {
 	if err := ValidatePorts(e.Ports); err != nil {
 		return nil, err
 	}
@@ -135,11 +135,11 @@ func (b *Bridge) join(ctx context.Context, e Endpoint,
 			return nil, err
 		}
 	}
-	r, err := reserve(ctx, e, old)
+	r, err := b.reserve(ctx, e, old, room)
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := b.attach(ctx, r, ns)
+	addrs, err := b.attach(ctx, r, ns, room)
 	if err != nil {
 		if undo := b.detach(r, old == nil); undo != nil {
 			b.log.Error("what is left of a failed network set-up goes at the next try", "pod", r.Pod, "error", undo)
@@ -150,22 +150,27 @@ func (b *Bridge) join(ctx context.Context, e Endpoint,
 }
 
 // reserve puts the endpoint on record in memory, with addresses and host ports that no other has.
-func (b *Bridge) reserve(ctx context.Context, e Endpoint, old *record) (*record, error) {
+func (b *Bridge) reserve(ctx context.Context, e Endpoint, old *record,
+	room func(context.Context) bool) (*record, error) {
 	r, err := b.pods.reserve(e, old)
-	for errors.Is(err, errdefs.ErrResourceExhausted) {
-		// Addresses of endpoints that are on their way out, or that wait for a pod, are as good as free.
-		if freed, ferr := b.dropPrepared(1); ferr != nil || freed == 0 {
-			waited, werr := b.pods.awaitLeaving(ctx, 1)
-			if werr != nil || !waited {
-				break
-			}
-		}
+	for errors.Is(err, errdefs.ErrResourceExhausted) && room(ctx) {
 		r, err = b.pods.reserve(e, old)
 	}
 	return r, err
 }
 
-func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Addr, error) {
+// makeRoom frees the address and the port of an endpoint that is on its way out, or that waits for a pod: they are as
+// good as free. made is false where there is none.
+func (b *Bridge) makeRoom(ctx context.Context) (made bool) {
+	if freed, err := b.dropPrepared(1); err == nil && freed > 0 {
+		return true
+	}
+	waited, err := b.pods.awaitLeaving(ctx, 1)
+	return err == nil && waited
+}
+
+func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File,
+	room func(context.Context) bool) ([]netip.Addr, error) {
 	if err := checkListeners(r.hostPorts); err != nil {
 		return nil, err
 	}
@@ -175,7 +180,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	addrs, err := b.connect(ctx, r, ns)
+	addrs, err := b.connect(ctx, r, ns, room)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +196,12 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 	return addrs, forgetFlows(r.hostPorts)
 }
 
+// maxPorts is how many ports a bridge can have: BR_MAX_PORTS in the kernel, less the one that no port has the number of.
+const maxPorts = 1<<10 - 1
+
 // connect makes the pod's interface. Where the bridge went away, it is made again.
-func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.Addr, error) {
+func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File,
+	room func(context.Context) bool) ([]netip.Addr, error) {
 	b.segment.Lock()
 	v := veth{name: r.Link, alias: r.ID, mac: podMAC(r.Addresses[0]), mtu: b.segment.mtu, master: b.segment.index,
 		ipv6: b.segment.ipv6}
@@ -208,6 +217,13 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 	if errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("network namespace %s has an interface %s already: %w", ns.Name(), Interface,
 			errdefs.ErrFailedPrecondition)
+	}
+	for errors.Is(err, unix.EXFULL) && room(ctx) {
+		err = v.create(ns)
+	}
+	if errors.Is(err, unix.EXFULL) {
+		return nil, fmt.Errorf("bridge %s has no port left: it has %d, as many as Linux gives a bridge (more pods than that "+
+			"need CNI plugins, docs/configuration.md): %w", b.cfg.Name, maxPorts, errdefs.ErrResourceExhausted)
 	}
 	if err == nil {
 		err = v.enslave()

@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
 	"berth/internal/network/testhost"
@@ -323,6 +324,47 @@ func TestAFullRangeSaysSo(t *testing.T) {
 
 // TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone: an endpoint that has just been detached is waited for, by the next
 // one that needs its address and by its own successor.
+// TestAFullBridgeSaysSo: Linux gives a bridge 1023 ports, and a range may have more addresses. It was seen to fail where
+// the kernel's error is passed on, and where what is prepared keeps its port.
+func TestAFullBridgeSaysSo(t *testing.T) {
+	b := open(t, Config{Name: "brports", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.79.0.0/20")}})
+	attach(t, b, "first")
+	prepare(t, b, "waiting")
+	bridge, err := netlink.LinkByName("brports")
+	testhost.Check(t, err)
+	// The interfaces go together, with the namespace that their other ends are in.
+	ns, err := os.Open(testhost.Namespace(t))
+	testhost.Check(t, err)
+	defer ns.Close()
+	made := 2
+	for ; err == nil; made++ {
+		err = netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("brports", made), MasterIndex: bridge.Attrs().Index,
+				NumTxQueues: 1, NumRxQueues: 1},
+			PeerName: fmt.Sprint("other", made), PeerNamespace: netlink.NsFd(ns.Fd()),
+		})
+	}
+	if !errors.Is(err, unix.EXFULL) || made-1 != maxPorts {
+		t.Fatalf("a bridge has %d ports, want %d: %v", made-1, maxPorts, err)
+	}
+	if err := b.Prepare(ctx, Endpoint{ID: "more", NetNS: testhost.Namespace(t)}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("one more is prepared: %v", err)
+	}
+	attach(t, b, "second")
+	if b.Has("waiting") {
+		t.Error("what was prepared has a port still")
+	}
+	_, err = b.Attach(ctx, Endpoint{ID: "third", NetNS: testhost.Namespace(t)})
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "brports has no port left: it has 1023") {
+		t.Errorf("a pod more: %v", err)
+	}
+	if b.Has("third") {
+		t.Error("what was refused is on record")
+	}
+	testhost.Check(t, b.Detach(ctx, "second"))
+	attach(t, b, "third")
+}
+
 func TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone(t *testing.T) {
 	b := open(t, Config{Name: "brleave", StateDir: t.TempDir(),
 		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/30")}})

@@ -300,6 +300,6 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	}
 	defer ns.Close()
 	b.log.Warn("the pod has lost its interface; making it again", "pod", r.Pod)
-	_, err = b.connect(ctx, r, ns)
+	_, err = b.connect(ctx, r, ns, b.makeRoom)
 	return err
 }
