@@ -123,19 +123,18 @@ func (s *Server) newContainer(r record.Container) *container {
 	}
 }
 
-// owns says whether a process is the init process or an exec of this container, for which a goroutine waits.
-func (c *container) owns(pid int) bool {
+// addOwned adds the init process and the execs of this container for which a goroutine waits.
+func (c *container) addOwned(to map[int]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.proc != nil && c.record.PID == pid {
-		return true
+	if c.proc != nil {
+		to[c.record.PID] = true
 	}
 	for _, p := range c.execs {
-		if p.proc != nil && p.record.PID == pid {
-			return true
+		if p.proc != nil {
+			to[p.record.PID] = true
 		}
 	}
-	return false
 }
 
 func (c *container) status() protocol.Status {

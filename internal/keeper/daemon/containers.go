@@ -68,14 +68,17 @@ func (t *containers) all() []*container {
 	return list
 }
 
-// owns says whether somebody waits for the process.
-func (t *containers) owns(pid int) bool {
-	for _, c := range t.all() {
-		if c.owns(pid) {
-			return true
-		}
+// Owns says whether somebody waits for the process.
+func (t *containers) Owns(pid int) bool { return t.Owned()[pid] }
+
+// Owned are the processes that somebody waits for.
+func (t *containers) Owned() map[int]bool {
+	all := t.all()
+	owned := make(map[int]bool, len(all))
+	for _, c := range all {
+		c.addOwned(owned)
 	}
-	return false
+	return owned
 }
 
 // usedFilters are the keys of the seccomp filters that containers have, or are about to.

@@ -140,7 +140,7 @@ func New(cfg Config) (*Server, error) {
 	s.deliveries = session.NewDeliveries(s.gate)
 	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}
 	s.limits = limits.Own(s.log)
-	s.orphans = orphan.New(s.containers.owns, s.log)
+	s.orphans = orphan.New(s.containers, s.log)
 	if err := s.openEngines(); err != nil {
 		return nil, err
 	}

@@ -20,9 +20,9 @@ import (
 // A zombie may belong to a start that is under way (libcontainer and os/exec wait for theirs). So one is reaped only
 // when it has been seen by two looks, everything that was under way at the first has ended, and no record has it.
 type Reaper struct {
-	owns func(pid int) bool
-	log  *slog.Logger
-	wake chan os.Signal
+	owners Owners
+	log    *slog.Logger
+	wake   chan os.Signal
 
 	mu       sync.Mutex
 	last     uint64
@@ -30,12 +30,21 @@ type Reaper struct {
 	seen     map[int]uint64 // zombie to the last number given out when it was first seen
 }
 
+// Owners knows which children of this process somebody waits for.
+type Owners interface {
+	// Owned are all of them. What a record gets meanwhile may be missing.
+	Owned() map[int]bool
+	// Owns tells whether a process is among them now.
+	Owns(pid int) bool
+}
+
+// orphanLook is the time between two looks at the same zombies.
 const orphanLook = 200 * time.Millisecond
 
-// New makes a reaper. owns says whether somebody waits for a process.
-func New(owns func(int) bool, log *slog.Logger) *Reaper {
+// New makes a reaper of what has no owner.
+func New(owners Owners, log *slog.Logger) *Reaper {
 	return &Reaper{
-		owns: owns, log: log, wake: make(chan os.Signal, 1),
+		owners: owners, log: log, wake: make(chan os.Signal, 1),
 		underway: map[uint64]struct{}{}, seen: map[int]uint64{},
 	}
 }
@@ -55,15 +64,13 @@ func (o *Reaper) Begin() (end func()) {
 	}
 }
 
-// Run reaps for as long as this process lives.
+// Run reaps for as long as this process lives. However many children end, it looks at most every 50 ms: a node's execs
+// end hundreds of times a second, and a look reads a list of all children.
 func (o *Reaper) Run() {
 	signal.Notify(o.wake, unix.SIGCHLD)
 	for again := true; ; {
 		if again {
-			select {
-			case <-o.wake:
-			case <-time.After(orphanLook):
-			}
+			time.Sleep(orphanLook)
 		} else {
 			<-o.wake
 			// Most deaths are of processes that have a waiter: leave it the time to be first.
@@ -81,7 +88,7 @@ func (o *Reaper) look() bool {
 		o.mu.Unlock()
 		return false
 	}
-	zombies := procfs.Zombies()
+	zombies := procfs.Zombies(o.owners.Owned()) // most children run, and have an owner
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := map[int]uint64{}
@@ -92,7 +99,7 @@ func (o *Reaper) look() bool {
 			continue
 		}
 		now[pid] = first
-		if o.busy(first) || o.owns(pid) {
+		if o.busy(first) || o.owners.Owns(pid) {
 			continue
 		}
 		var ws unix.WaitStatus

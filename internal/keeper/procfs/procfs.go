@@ -4,7 +4,6 @@ package procfs
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,16 +12,19 @@ import (
 // Children lists the children of this process, zombies included.
 func Children() []int {
 	var pids []int
-	lists, _ := filepath.Glob("/proc/self/task/*/children") // CONFIG_PROC_CHILDREN
-	for _, l := range lists {
-		b, _ := os.ReadFile(l)
-		for _, f := range strings.Fields(string(b)) {
+	listed := false
+	const tasks = "/proc/self/task/"
+	threads, _ := names(tasks)
+	for _, thread := range threads {
+		b, err := os.ReadFile(tasks + thread + "/children") // CONFIG_PROC_CHILDREN
+		listed = listed || err == nil
+		for f := range strings.FieldsSeq(string(b)) {
 			if pid, err := strconv.Atoi(f); err == nil {
 				pids = append(pids, pid)
 			}
 		}
 	}
-	if len(lists) > 0 {
+	if listed {
 		return pids
 	}
 	self := strconv.Itoa(os.Getpid())
@@ -39,9 +41,21 @@ func Children() []int {
 	return pids
 }
 
-// Zombies lists the children of this process that have ended and have not been reaped.
-func Zombies() []int {
+func names(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// Zombies lists the children of this process that have ended and have not been reaped, but for those in except.
+func Zombies(except map[int]bool) []int {
 	return slices.DeleteFunc(Children(), func(pid int) bool {
+		if except[pid] {
+			return true
+		}
 		f := Status(pid)
 		return len(f) < 2 || f[0] != "Z"
 	})
