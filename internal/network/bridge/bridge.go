@@ -196,7 +196,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File,
 	return addrs, forgetFlows(r.hostPorts)
 }
 
-// maxPorts is how many ports a bridge can have: BR_MAX_PORTS in the kernel, less the one that no port has the number of.
+// maxPorts is how many ports a bridge can have: BR_MAX_PORTS in the kernel, less the number that no port has.
 const maxPorts = 1<<10 - 1
 
 // connect makes the pod's interface. Where the bridge went away, it is made again.

@@ -324,10 +324,11 @@ func TestAFullRangeSaysSo(t *testing.T) {
 
 // TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone: an endpoint that has just been detached is waited for, by the next
 // one that needs its address and by its own successor.
-// TestAFullBridgeSaysSo: Linux gives a bridge 1023 ports, and a range may have more addresses. It was seen to fail where
-// the kernel's error is passed on, and where what is prepared keeps its port.
+// TestAFullBridgeSaysSo: Linux gives a bridge 1023 ports, and a range may have more addresses. It was seen to fail
+// where the kernel's error is passed on, and where something is prepared in place of another.
 func TestAFullBridgeSaysSo(t *testing.T) {
-	b := open(t, Config{Name: "brports", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.79.0.0/20")}})
+	b := open(t, Config{Name: "brports", StateDir: t.TempDir(),
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.79.0.0/20")}})
 	attach(t, b, "first")
 	prepare(t, b, "waiting")
 	bridge, err := netlink.LinkByName("brports")

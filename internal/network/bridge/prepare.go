@@ -9,7 +9,8 @@ import (
 
 // Prepare joins an endpoint that is no pod's yet: only its ID and its network namespace count. Attach gives it to the
 // pod that has that ID, with its addresses. Until then it does not keep the bridge, and when it is in the way of a pod
-// (there is no other address or port), or of a change of the range, it is removed; Attach then joins that pod like any other.
+// (there is no other address or port), or of a change of the range, it is removed; Attach then joins that pod like any
+// other.
 func (b *Bridge) Prepare(ctx context.Context, e Endpoint) error {
 	noRoom := func(context.Context) bool { return false } // it takes no other's address or port
 	if _, err := b.join(ctx, Endpoint{ID: e.ID, NetNS: e.NetNS}, noRoom); err != nil {
