@@ -42,8 +42,11 @@ func startPeers(ctx context.Context, o *options, dir string,
 	}); err != nil {
 		return peers, err
 	}
-	if err := private(cniPeer, o.berth && o.cni, func(ctx context.Context, n node.Options) (*node.Node, error) {
+	if err := private(cniPeer, o.berth && o.cni, func(ctx context.Context, n node.Options) (_ *node.Node, err error) {
 		n.CNI = true
+		if n.Binaries, err = copyPrograms(ctx, dir); err != nil {
+			return nil, err
+		}
 		return node.Start(ctx, n)
 	}); err != nil {
 		return peers, err
@@ -86,6 +89,29 @@ func startPeers(ctx context.Context, o *options, dir string,
 		}
 	}
 	return peers, nil
+}
+
+// copyPrograms copies Berth's programs into a directory below dir. Two nodes that run the same files share their pages,
+// and each has half of them in its proportional set size.
+func copyPrograms(ctx context.Context, dir string) (string, error) {
+	from, err := node.Binaries(ctx)
+	if err != nil {
+		return "", err
+	}
+	to, err := os.MkdirTemp(dir, "programs")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{"berthd", "berth-keeper", "berth-unpack"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), data, 0o755)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return to, nil
 }
 
 // containerd2 is the directory of a containerd 2 and its shim, and the path of its runc, which are built once.
