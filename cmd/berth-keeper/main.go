@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/coredump"
+	"berth/internal/fdtable"
 	"berth/internal/heap"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/daemon"
@@ -92,6 +93,11 @@ func run() error {
 	resting, awake := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { heap.ReturnAtRest(resting) })
+	background.Go(func() {
+		if err := fdtable.Reserve(fdtable.Size); err != nil {
+			log.Warn("starts may wait for the table of descriptors to grow", "error", err)
+		}
+	})
 	defer background.Wait()
 	defer awake()
 	return s.Serve(ctx)

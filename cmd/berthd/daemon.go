@@ -26,6 +26,7 @@ import (
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
 	"berth/internal/device/manager"
+	"berth/internal/fdtable"
 	"berth/internal/heap"
 	"berth/internal/jail"
 	"berth/internal/liblog"
@@ -50,6 +51,11 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	d.now.Store(loaded)
 	defer func() { err = errors.Join(err, d.close()) }()
 	d.dumpOn(signals.dump)
+	go func() { // berthd has all it needs, and opens its first files, meanwhile
+		if err := fdtable.Reserve(fdtable.Size); err != nil {
+			log.Warn("starts may wait for the table of descriptors to grow", "error", err)
+		}
+	}()
 	for _, open := range []func(context.Context) error{
 		d.measure, d.lock, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
 		d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics, d.register,
