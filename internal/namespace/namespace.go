@@ -3,9 +3,11 @@ package namespace
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -86,9 +88,9 @@ func (s Set) createOnThread(flags int, o Options) error {
 	return nil
 }
 
-// Dress sets the host name and the sysctls of namespaces that Create has made without them, and that the node's user
-// namespace owns. Sysctls of interfaces (net.*.conf, net.*.neigh) that are for the interfaces to come have to be given
-// to Create instead, where an interface is there already.
+// Dress sets the host name and the sysctls of namespaces that Create has made without them. The node's user namespace
+// owns those that get a host name or sysctls of IPC. Sysctls of interfaces (net.*.conf, net.*.neigh) that are for the
+// interfaces to come have to be given to Create instead, where an interface is there already.
 func (s Set) Dress(o Options) error {
 	if o.Hostname == "" && len(o.Sysctls) == 0 {
 		return nil
@@ -110,6 +112,33 @@ func (s Set) Dress(o Options) error {
 	})
 }
 
+// SplitSysctls divides sysctls into those that new namespaces have from their beginning, and those of single network
+// interfaces (net.*.conf.eth0, net.*.neigh.eth0), which are there once the interface is.
+func SplitSysctls(sysctls map[string]string) (beginning, interfaces map[string]string) {
+	beginning = sysctls
+	for key, value := range sysctls {
+		if !ofOneInterface(sysctlPath(key)) {
+			continue
+		}
+		if interfaces == nil {
+			beginning, interfaces = maps.Clone(sysctls), map[string]string{}
+		}
+		delete(beginning, key)
+		interfaces[key] = value
+	}
+	return beginning, interfaces
+}
+
+// ofOneInterface: the path is /net/FAMILY/conf/INTERFACE/NAME or /net/FAMILY/neigh/INTERFACE/NAME. What all interfaces
+// have, what those to come begin with and the loopback interface are there from the beginning.
+func ofOneInterface(path string) bool {
+	parts := strings.Split(path, "/")
+	if len(parts) != 6 || parts[1] != "net" || parts[3] != "conf" && parts[3] != "neigh" {
+		return false
+	}
+	return !slices.Contains([]string{"all", "default", "lo"}, parts[4])
+}
+
 // OfInterfaces tells whether one of the sysctls is of network interfaces, or is what interfaces to come begin with.
 func OfInterfaces(sysctls map[string]string) bool {
 	for key := range sysctls {
@@ -128,7 +157,9 @@ func dress(flags int, o Options) error {
 			return fmt.Errorf("set hostname %q: %w", o.Hostname, err)
 		}
 	}
-	for key, value := range o.Sysctls {
+	// In an order that is always the same: some sysctls change others.
+	for _, key := range slices.Sorted(maps.Keys(o.Sysctls)) {
+		value := o.Sysctls[key]
 		if err := WriteSysctl(sysctlPath(key), value); err != nil {
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
 				err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,26 @@ func TestSysctlPath(t *testing.T) {
 		if got := sysctlPath(in); got != want {
 			t.Errorf("sysctlPath(%q) = %q, want %q", in, got, want)
 		}
+	}
+}
+
+func TestSysctlsOfOneInterfaceAreForLater(t *testing.T) {
+	beginning := map[string]string{
+		"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.rp_filter": "1", "net/ipv6/conf/default/accept_ra": "0",
+		"net.ipv4.conf.lo.forwarding": "1", "kernel.shm_rmid_forced": "1", "net.netfilter.nf_conntrack_max": "1",
+	}
+	interfaces := map[string]string{
+		"net.ipv4.conf.eth0.rp_filter": "2", "net/ipv6/neigh/eth0.1/retrans_time_ms": "3", "net.mpls.conf.net1.input": "1",
+	}
+	all := maps.Clone(beginning)
+	maps.Copy(all, interfaces)
+	given := maps.Clone(all)
+	gotBeginning, gotInterfaces := SplitSysctls(given)
+	if !maps.Equal(gotBeginning, beginning) || !maps.Equal(gotInterfaces, interfaces) || !maps.Equal(given, all) {
+		t.Errorf("got %v and %v of %v", gotBeginning, gotInterfaces, given)
+	}
+	if _, none := SplitSysctls(beginning); none != nil {
+		t.Errorf("got %v", none)
 	}
 }
 

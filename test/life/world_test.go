@@ -202,6 +202,47 @@ func TestSysctlsAreThePods(t *testing.T) {
 	}
 }
 
+// As with containerd, which writes a pod's sysctls when the pod has its network.
+func TestAPodsInterfaceHasTheSysctlsOfThePod(t *testing.T) {
+	n := nodetest.Shared(t)
+	sysctls := map[string]string{
+		"net.ipv4.conf.eth0.rp_filter": "2", "net/ipv4/neigh/eth0/base_reachable_time_ms": "12000",
+		"net.ipv4.conf.default.log_martians": "1",
+	}
+	user := func(c *cri.PodSandboxConfig) {
+		ids := []*cri.IDMapping{{HostId: 200000, Length: 65536}}
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{
+			Pid:           cri.NamespaceMode_CONTAINER,
+			UsernsOptions: &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids},
+		}
+	}
+	for name, edit := range map[string]nodetest.PodEdit{"of the node's users": func(*cri.PodSandboxConfig) {},
+		"of its own users": user} {
+		t.Run(name, func(t *testing.T) {
+			if nodetest.Containerd() && strings.Contains(name, "own") {
+				t.Skip("containerd 1.6 has no user namespaces")
+			}
+			p := nodetest.RunPod(t, n, edit, func(c *cri.PodSandboxConfig) { c.Linux.Sysctls = sysctls })
+			got := p.Run().Sh("cd /proc/sys/net/ipv4; cat conf/eth0/rp_filter neigh/eth0/base_reachable_time_ms " +
+				"conf/default/log_martians")
+			if strings.Join(strings.Fields(got), " ") != "2 12000 1" {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{
+		Config: nodetest.PodConfig(n, func(c *cri.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"net.ipv4.conf.eth7.rp_filter": "2"}
+		}),
+	})
+	if !nodetest.Containerd() {
+		nodetest.WantCode(t, err, codes.InvalidArgument)
+	}
+	if err == nil || !strings.Contains(err.Error(), "eth7") {
+		t.Errorf("a sysctl of an interface that the pod does not have: %v", err)
+	}
+}
+
 func TestCapabilitiesAreTheDefaultOnesAndWhatIsAskedFor(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)

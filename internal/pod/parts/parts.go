@@ -64,7 +64,7 @@ func (p *Maker) Steps(s *record.SandboxEntry, origin Origin, handler Handler) []
 		},
 		{
 			Name: "set up the pod's network",
-			Do:   func(ctx context.Context) error { return p.setUpNetwork(ctx, s, before) },
+			Do:   func(ctx context.Context) error { return p.setUpNetwork(ctx, s, before, handler) },
 			Undo: func(ctx context.Context) error {
 				if before != nil {
 					return nil
@@ -92,7 +92,8 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Ha
 	if err := p.Dirs.MakeStatePod(&r); err != nil {
 		return err
 	}
-	o := namespace.Options{Sysctls: ocispec.Sysctls(cfg.Sysctls, handler.Sysctls, cfg.Security.Namespaces)}
+	var o namespace.Options
+	o.Sysctls, _ = sysctls(cfg, handler)
 	if !cfg.NodeNetwork() {
 		// A pod in the node's network has the node's name too: it is the node, to its peers.
 		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
@@ -110,6 +111,11 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Ha
 		return p.Dirs.Namespaces(s.ID()).Dress(o)
 	}
 	return p.Dirs.Namespaces(s.ID()).Create(o)
+}
+
+// sysctls are those of a pod's namespaces, and those of its network interface, which is there later.
+func sysctls(cfg *model.SandboxConfig, handler Handler) (beginning, interfaces map[string]string) {
+	return namespace.SplitSysctls(ocispec.Sysctls(cfg.Sysctls, handler.Sysctls, cfg.Security.Namespaces))
 }
 
 // networkPod is a pod as its network sees it.
@@ -143,8 +149,10 @@ func (p *Maker) JoinedPod(r *record.Sandbox) *network.Pod {
 	return pod
 }
 
-// setUpNetwork joins a pod to the network, with the addresses that it had before where it comes back.
-func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before *network.Result) error {
+// setUpNetwork joins a pod to the network, with the addresses that it had before where it comes back, and sets the
+// sysctls of its interface.
+func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before *network.Result,
+	handler Handler) error {
 	r := s.Record()
 	if r.NodeNetwork() {
 		return nil
@@ -154,6 +162,12 @@ func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before
 	result, err := p.Network.Setup(ctx, pod)
 	if err != nil {
 		return err
+	}
+	if _, interfaces := sysctls(r.Config, handler); len(interfaces) > 0 {
+		o := namespace.Options{Kinds: []namespace.Kind{namespace.Network}, Sysctls: interfaces}
+		if err := p.Dirs.Namespaces(s.ID()).Dress(o); err != nil {
+			return err
+		}
 	}
 	// The record is written with the pod's next phase; until then the network's own records know the address.
 	return s.Update(record.Draft, func(r *record.Sandbox) {

@@ -8,7 +8,6 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
-	"berth/internal/ocispec"
 	"berth/internal/state"
 	"berth/internal/undo"
 )
@@ -19,8 +18,8 @@ var preparedKinds = []namespace.Kind{namespace.Network, namespace.UTS, namespace
 // Preparable tells whether what Prepare makes serves a pod: it has the namespaces that most have, owned by the node's
 // user namespace, and its interface needs no sysctl from its beginning.
 func Preparable(cfg *model.SandboxConfig, handler Handler) bool {
-	return !cfg.NodeNetwork() && cfg.OwnIPC() && cfg.UserNamespace() == nil &&
-		!namespace.OfInterfaces(ocispec.Sysctls(cfg.Sysctls, handler.Sysctls, cfg.Security.Namespaces))
+	beginning, _ := sysctls(cfg, handler)
+	return !cfg.NodeNetwork() && cfg.OwnIPC() && cfg.UserNamespace() == nil && !namespace.OfInterfaces(beginning)
 }
 
 // Prepare makes the namespaces and the network of a pod of which nothing but the ID is known, all or nothing. A pod
