@@ -492,32 +492,41 @@ func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.Con
 
 // pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
 func (cr *creation) pidNamespace(cfg *model.ContainerConfig) (string, error) {
-	const field = model.FieldContainerPIDTarget
 	options := cfg.Security.Namespaces
 	switch options.PID {
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
-		target, err := cr.m.index.Container(options.TargetID)
+		pid, err := cr.m.pidTarget(cr.pod.ID, options.TargetID)
 		if err != nil {
-			return "", field.Wrong(err)
+			return "", err
 		}
-		r := target.Record()
-		if r.SandboxID != cr.pod.ID {
-			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()),
-				errdefs.ErrInvalidArgument))
-		}
-		if r.Phase != record.ContainerRunning {
-			return "", field.Wrong(fmt.Errorf("container %s is not running: %w", record.ShortID(target.ID()),
-				errdefs.ErrFailedPrecondition))
-		}
-		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
+		return fmt.Sprintf("/proc/%d/ns/pid", pid), nil
 	}
 	if set := cr.m.dirs.Namespaces(cr.pod.ID); set.Pinned(namespace.PID) {
 		return set.Path(namespace.PID), nil
 	}
 	// The pod was run with a PID namespace for each container.
 	return ocispec.Fresh, nil
+}
+
+// pidTarget is the process of the container whose PID namespace a container of the pod is to join: it has to run.
+func (m *Manager) pidTarget(podID, targetID string) (int, error) {
+	const field = model.FieldContainerPIDTarget
+	target, err := m.index.Container(targetID)
+	if err != nil {
+		return 0, field.Wrong(err)
+	}
+	r := target.Record()
+	if r.SandboxID != podID {
+		return 0, field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()),
+			errdefs.ErrInvalidArgument))
+	}
+	if r.Phase != record.ContainerRunning {
+		return 0, field.Wrong(fmt.Errorf("container %s is not running: %w", record.ShortID(target.ID()),
+			errdefs.ErrFailedPrecondition))
+	}
+	return r.PID, nil
 }
 
 // restorable tells whether the pod can have a container from a checkpoint.

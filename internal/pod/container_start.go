@@ -119,6 +119,17 @@ func (st *start) check() (err error) {
 	if st.spec, err = st.container.LoadSpec(); err != nil {
 		return st.wrap(err)
 	}
+	if options := st.rec.Config.Security.Namespaces; options.PID == model.NamespaceTarget {
+		// The specification has the target's process ID, which is another process's once the target has ended: one of
+		// another pod, or of the node.
+		_, err := st.m.pidTarget(st.pod.ID, options.TargetID)
+		if errdefs.IsNotFound(err) { // the container that is to be started exists
+			err = fmt.Errorf("%v: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		if err != nil {
+			return st.wrap(err)
+		}
+	}
 	// An earlier version of Berth, which made the specification, may have mounted it elsewhere.
 	st.spec.Root.Path = st.m.dirs.Rootfs(&st.pod, st.rec.ID)
 	return nil

@@ -166,6 +166,25 @@ func TestNamespacesAreThePodsTheContainersOrTheNodes(t *testing.T) {
 			t.Errorf("the debugger sees %q", got)
 		}
 	})
+	t.Run("a target that has ended since", func(t *testing.T) {
+		p := nodetest.RunPod(t, n)
+		target := p.Run()
+		debugger := p.Create(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+			s.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_TARGET, TargetId: target.ID}
+		}))
+		target.Stop(0)
+		// Its process ID may be that of a process of the node by now, whose namespace must not be joined.
+		for _, want := range []string{"is not running", target.ID[:12]} {
+			err := debugger.TryStart()
+			if !nodetest.Containerd() {
+				nodetest.WantCode(t, err, codes.FailedPrecondition)
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the start: %v", err)
+			}
+			target.Remove()
+		}
+	})
 	t.Run("a target that does not exist", func(t *testing.T) {
 		p := nodetest.RunPod(t, n)
 		_, err := p.TryCreate(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
