@@ -84,6 +84,25 @@ func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
 	}
 }
 
+// Volumes on NFS are those that users meet; procfs cannot be mapped either.
+func TestAVolumeWhoseOwnersCannotBeMappedIsToldSo(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime and a kernel with ID-mapped mounts")
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{
+		Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(200000, 65536),
+	}))
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 200000, Length: 65536}}
+	c := p.Create(nodetest.Mounts(
+		&cri.Mount{HostPath: "/proc/sys", ContainerPath: "/m", UidMappings: ids, GidMappings: ids}))
+	err := c.TryStart()
+	nodetest.WantCode(t, err, codes.FailedPrecondition)
+	for _, want := range []string{"/proc/sys", "support"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}
+
 func TestBadUserMappingsAreRefused(t *testing.T) {
 	n := nodetest.Shared(t)
 	for name, user := range map[string]*cri.UserNamespace{

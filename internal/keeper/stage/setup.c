@@ -602,7 +602,7 @@ static void map_ids(const struct stage_op *op, int user)
 	unsigned int all = op->flags & OP_IDMAP_ALL ? AT_RECURSIVE : 0;
 
 	if (syscall(SYS_mount_setattr, op->fd, "", AT_EMPTY_PATH | all, &a, sizeof(a)) != 0)
-		fail_op(STEP_ATTRIBUTES);
+		fail_op(STEP_MAP_IDS);
 }
 
 #define TIMES (MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME)

@@ -268,6 +268,12 @@ func (s *Setup) failure(step, operation int32, errno unix.Errno) error {
 		return fmt.Errorf("%s: source: %w", o, errno)
 	case C.STEP_ATTRIBUTES:
 		return fmt.Errorf("%s: set its attributes: %w", o, errno)
+	case C.STEP_MAP_IDS:
+		if errno == unix.EINVAL {
+			return fmt.Errorf("%s: its owners cannot be mapped to those of the user namespace, since its file system does "+
+				"not support ID-mapped mounts: %w", o, errno)
+		}
+		return fmt.Errorf("%s: map its owners to those of the user namespace: %w", o, errno)
 	case C.STEP_TARGET:
 		return fmt.Errorf("%s: mount point: %w", o, errno)
 	case C.STEP_FORBIDDEN:

@@ -88,6 +88,7 @@ enum {
 	STEP_JOIN,        /* a namespace; operation is its place in the list */
 	STEP_SOURCE,      /* find what an operation mounts */
 	STEP_ATTRIBUTES,  /* of what an operation mounts */
+	STEP_MAP_IDS,     /* of what an operation mounts */
 	STEP_TARGET,      /* find or make an operation's target */
 	STEP_FORBIDDEN,   /* the target is the root, or in /proc */
 	STEP_OPERATION,
