@@ -24,6 +24,9 @@ func main() {
 	// A reader of the log that goes away must not end the daemon. Not ignored but caught: what is ignored stays
 	// so in children.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	// Users of containers have to reach the root file systems and the files of pods, whoever has started the daemon. What
+	// is for root alone is made so.
+	unix.Umask(0o022)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -259,6 +261,28 @@ func TestAPodsInterfaceHasTheSysctlsOfThePod(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "eth7") {
 		t.Errorf("a sysctl of an interface that the pod does not have: %v", err)
+	}
+}
+
+// Hardened hosts start daemons with such an umask. With containerd, users of containers other than root then reach
+// neither the root file system nor the pod's files.
+func TestAnUmaskOfTheDaemonsIsNotThatOfContainers(t *testing.T) {
+	nodetest.BerthOnly(t, "it makes files with the umask that it was started with")
+	before := unix.Umask(0o077)
+	defer unix.Umask(before)
+	n := nodetest.Start(t, node.Options{})
+	for _, pid := range []cri.NamespaceMode{cri.NamespaceMode_CONTAINER, cri.NamespaceMode_POD} {
+		p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: pid}))
+		c := p.Run(
+			nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1234} }),
+			nodetest.Mounts(&cri.Mount{HostPath: filepath.Join(n.Dir, "volume"), ContainerPath: "/new/volume"}),
+			func(c *cri.ContainerConfig) { c.WorkingDir = "/new/work" })
+		got := c.Sh("umask; pwd; stat -c '%a %n' / /new /new/volume /new/work /etc/hosts /etc/hostname /etc/resolv.conf")
+		want := "0022\n/new/work\n755 /\n755 /new\n755 /new/volume\n755 /new/work\n644 /etc/hosts\n644 /etc/hostname\n" +
+			"644 /etc/resolv.conf"
+		if got != want {
+			t.Errorf("with PID namespaces of %v: got %q, want %q", pid, got, want)
+		}
 	}
 }
 
