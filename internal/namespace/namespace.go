@@ -75,7 +75,7 @@ func (s Set) Create(o Options) error {
 
 func (s Set) createOnThread(flags int, o Options) error {
 	if err := unix.Unshare(flags); err != nil {
-		return fmt.Errorf("unshare the pod's namespaces: %w", err)
+		return fmt.Errorf("unshare the pod's namespaces: %w", explain(err, o.Kinds...))
 	}
 	if err := dress(flags, o); err != nil {
 		return err
@@ -86,6 +86,23 @@ func (s Set) createOnThread(flags int, o Options) error {
 		}
 	}
 	return nil
+}
+
+// explain returns the error of a call that makes namespaces, and says which limits there are where one is reached: the
+// kernel answers ENOSPC, which would be read as a full disk.
+func explain(err error, kinds ...Kind) error {
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	var limits []string
+	for _, k := range kinds {
+		name := "max_" + string(k) + "_namespaces"
+		if value, err := os.ReadFile("/proc/sys/user/" + name); err == nil {
+			limits = append(limits, "user."+name+" is "+strings.TrimSpace(string(value)))
+		}
+	}
+	return fmt.Errorf("the kernel allows no more namespaces (%s): %w", strings.Join(limits, ", "),
+		errdefs.ErrResourceExhausted)
 }
 
 // Dress sets the host name and the sysctls of namespaces that Create has made without them. The node's user namespace

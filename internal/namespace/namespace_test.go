@@ -1,12 +1,16 @@
 package namespace
 
 import (
+	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/asroot"
@@ -128,6 +132,38 @@ func TestSysctlsOfOneInterfaceAreForLater(t *testing.T) {
 	}
 	if _, none := SplitSysctls(beginning); none != nil {
 		t.Errorf("got %v", none)
+	}
+}
+
+const limitsTest = "BERTH_TEST_NAMESPACE_LIMITS"
+
+// The limits are those of a user namespace of the test's own, in which it runs itself again.
+func TestALimitOfNamespacesIsNotToldAsAFullDisk(t *testing.T) {
+	asroot.Need(t, "namespaces")
+	if os.Getenv(limitsTest) == "" {
+		all := []syscall.SysProcIDMap{{Size: 1 << 16}}
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), limitsTest+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: all, GidMappings: all}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	for _, limit := range []string{"net", "user"} {
+		if err := os.WriteFile("/proc/sys/user/max_"+limit+"_namespaces", []byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Kinds: []Kind{Network, UTS}}
+		if limit == "user" {
+			ids := []model.IDMapping{{HostID: 0, Length: 1 << 16}}
+			o.User = &UserMappings{UIDs: ids, GIDs: ids}
+		}
+		err := Set{Dir: filepath.Join(t.TempDir(), "ns")}.Create(o)
+		if !errdefs.IsResourceExhausted(err) || errors.Is(err, unix.ENOSPC) ||
+			!strings.Contains(err.Error(), "user.max_"+limit+"_namespaces is 0") {
+			t.Errorf("no %s namespace may be made: %v", limit, err)
+		}
 	}
 }
 

@@ -36,7 +36,13 @@ func inUserNamespace(u UserMappings, flags int, f func(pid int) error) error {
 		Pdeathsig:                  syscall.SIGKILL,
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("make a user namespace: %w", err)
+		kinds := []Kind{User}
+		for _, k := range []Kind{Network, IPC, UTS} {
+			if flags&cloneFlags[k] != 0 {
+				kinds = append(kinds, k)
+			}
+		}
+		return fmt.Errorf("make a user namespace: %w", explain(err, kinds...))
 	}
 	err := f(cmd.Process.Pid)
 	err = errors.Join(err, cmd.Process.Kill())
