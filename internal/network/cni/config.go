@@ -139,6 +139,7 @@ func encode(list *libcni.NetworkConfigList) (json.RawMessage, error) {
 type follower struct {
 	dir     string
 	watcher *fsnotify.Watcher // nil: the node has no inotify instance left; the directory is read each time then
+	blind   atomic.Bool       // nothing can be watched, as where the node has no inotify watch left; likewise
 	dirty   atomic.Bool
 	done    chan struct{}
 }
@@ -160,7 +161,9 @@ func follow(dir string) *follower {
 // arm watches the directory, or the parent in which it or its own parent will appear.
 func (f *follower) arm() {
 	for path := filepath.Clean(f.dir); ; path = filepath.Dir(path) {
-		if f.watcher.Add(path) == nil || path == filepath.Dir(path) {
+		err := f.watcher.Add(path)
+		if err == nil || !errors.Is(err, os.ErrNotExist) || path == filepath.Dir(path) {
+			f.blind.Store(err != nil)
 			return
 		}
 	}
@@ -189,7 +192,7 @@ func (f *follower) run() {
 }
 
 // changed tells whether there may have been a change since it was last asked.
-func (f *follower) changed() bool { return f.dirty.Swap(false) || f.watcher == nil }
+func (f *follower) changed() bool { return f.dirty.Swap(false) || f.watcher == nil || f.blind.Load() }
 
 func (f *follower) close() {
 	if f.watcher != nil {
