@@ -202,9 +202,9 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		out.Options = append(out.Options, "ro", "rro")
 	case readonly:
 		out.Options = append(out.Options, "ro")
-	default:
-		out.Options = append(out.Options, "rw")
 	}
+	// Without an option the mount keeps what the host's has: that it is read-only, nosuid, nodev or noexec, as the
+	// administrator or the mountOptions of a PersistentVolume have it. The option rw would take all of that away.
 	out.Options = append(out.Options, m.Options...)
 	isMapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0
 	if m.Image != nil && isMapped {

@@ -157,6 +157,48 @@ func TestMountOptionsAreOnTheMount(t *testing.T) {
 	}
 }
 
+// The options of a PersistentVolume and those of an administrator are on the host's mount only.
+func TestAWritableMountKeepsTheOptionsOfTheHosts(t *testing.T) {
+	n := nodetest.Shared(t)
+	volume, readonly := t.TempDir(), t.TempDir()
+	mount := func(source, at, kind string, flags uintptr) {
+		t.Helper()
+		if err := unix.Mount(source, at, kind, flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount("tmpfs", volume, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
+	t.Cleanup(func() { _ = unix.Unmount(volume, unix.MNT_DETACH) })
+	mount(volume, readonly, "", unix.MS_BIND)
+	t.Cleanup(func() { _ = unix.Unmount(readonly, unix.MNT_DETACH) })
+	mount("", readonly, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC)
+	if err := os.WriteFile(filepath.Join(volume, "program"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, options := range map[string]*cri.NamespaceOption{
+		"the node's users": {Pid: cri.NamespaceMode_CONTAINER},
+		"its own users":    {Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(200000, 65536)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if nodetest.Containerd() && options.UsernsOptions != nil {
+				t.Skip("containerd 1.6 has no user namespaces")
+			}
+			p := nodetest.RunPod(t, n, podNamespaces(options))
+			c := p.Run(nodetest.Mounts(
+				&cri.Mount{HostPath: volume, ContainerPath: "/volume"},
+				&cri.Mount{HostPath: readonly, ContainerPath: "/readonly"}))
+			for at, want := range map[string]string{"/volume": "rw,nosuid,nodev,noexec", "/readonly": "ro,nosuid,nodev,noexec"} {
+				if got := c.Sh("grep ' " + at + " ' /proc/self/mountinfo | cut -d' ' -f6"); !strings.HasPrefix(got, want) {
+					t.Errorf("%s has %q, want %s", at, got, want)
+				}
+			}
+			if r, err := c.Exec(60, "/volume/program"); err == nil && r.ExitCode == 0 {
+				t.Error("a program of a volume with noexec ran")
+			}
+		})
+	}
+}
+
 func TestAMountStaysInsideTheContainer(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
