@@ -28,7 +28,9 @@ func TestADirectoryThatCannotBeWatchedIsReadEachTime(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/user/max_inotify_watches", []byte("0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	for name, dir := range map[string]string{"there": t.TempDir(), "not there": filepath.Join(t.TempDir(), "below/net.d")} {
+	for name, dir := range map[string]string{
+		"there": t.TempDir(), "not there": filepath.Join(t.TempDir(), "below/net.d"),
+	} {
 		f := follow(dir)
 		f.changed()
 		if !f.changed() {
