@@ -103,8 +103,18 @@ func Directory(ctx context.Context) (string, error) {
 	return goTool(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 }
 
-// Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache
-// directory.
+// ldflags tell a program its version. A kubelet that does not know it does not start, and a spec of test/e2e asks for
+// the two parts of it.
+func ldflags(version string) string {
+	flags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)
+	if parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3); len(parts) == 3 {
+		flags += fmt.Sprintf(" -X %[1]s.gitMajor=%[2]s -X %[1]s.gitMinor=%[3]s", versionPackage, parts[0], parts[1])
+	}
+	return flags
+}
+
+// Build is the path of a program. One that was built from the same go.mod and go.sum, with the same flags, is taken from
+// the user's cache directory.
 func (p Program) Build(ctx context.Context) (string, error) {
 	module, err := moduleDir(cmp.Or(p.module, own))
 	if err != nil {
@@ -118,6 +128,7 @@ func (p Program) Build(ctx context.Context) (string, error) {
 		}
 		sum.Write(data)
 	}
+	sum.Write([]byte(ldflags("v1.2.3"))) // their form: the version is in go.mod
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
@@ -141,9 +152,7 @@ func (p Program) Build(ctx context.Context) (string, error) {
 	if p.test {
 		args = []string{"test", "-c", "-vet=off"}
 	}
-	// A kubelet that does not know its version does not start.
-	ldflags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)
-	args = append(args, "-mod=readonly", "-tags="+p.tags, "-trimpath", "-ldflags", ldflags, "-o", partial, p.pkg)
+	args = append(args, "-mod=readonly", "-tags="+p.tags, "-trimpath", "-ldflags", ldflags(version), "-o", partial, p.pkg)
 	var env []string
 	if p.static {
 		env = append(env, "CGO_ENABLED=0")
