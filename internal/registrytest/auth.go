@@ -120,7 +120,14 @@ func selfSigned(ip net.IP, names []string) (tls.Certificate, []byte, error) {
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		IPAddresses:           []net.IP{ip},
-		DNSNames:              append([]string{"localhost"}, names...),
+		DNSNames:              []string{"localhost"},
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 // and the headers of hosts.toml go to the host itself alone; a host that it redirects to may give anonymous tokens.
 type authorizer struct {
 	host  docker.RegistryHost
+	rules *hostRules
 	plain bool   // plain HTTP is how the host is asked, or may be
 	token string // a bearer token that is sent without being asked for
 	// withheld is why the host does not get the credentials that there are; empty: it gets them, or there are none.
@@ -28,12 +29,12 @@ type authorizer struct {
 // newAuthorizer is for a host whose requests go over a transport, without the library's fallback to plain HTTP.
 func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials, rules *hostRules,
 	rule hostRule) *authorizer {
-	a := &authorizer{host: h, plain: rule.plain, withheld: c.withheld(rules.registry, h, rule)}
+	a := &authorizer{host: h, rules: rules, plain: rule.plain, withheld: c.withheld(rules.registry, h, rule)}
 	user, password := "", ""
 	if a.withheld == "" {
 		user, password, a.token = c.user, c.password, c.token
 	}
-	service := &tokenService{base: &ownHeaders{a, rules, over}, password: user != ""}
+	service := &tokenService{base: &ownHeaders{a, over}, password: user != ""}
 	a.tokens = docker.NewDockerAuthorizer(
 		docker.WithAuthClient(&http.Client{Transport: service, CheckRedirect: stayAtOrigin}),
 		docker.WithAuthCreds(func(host string) (string, string, error) {
@@ -48,9 +49,8 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 // ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service.
 // The library would add them to requests to any service that the host names.
 type ownHeaders struct {
-	a     *authorizer
-	rules *hostRules
-	base  http.RoundTripper
+	a    *authorizer
+	base http.RoundTripper
 }
 
 func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -60,7 +60,7 @@ func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Header[name] = append(req.Header[name], values...)
 		}
 	}
-	return o.base.RoundTrip(o.a.away(o.rules, req))
+	return o.base.RoundTrip(o.a.away(req))
 }
 
 // tokenService has a token service asked once with a secret. The library asks by POST first, and where that is refused
@@ -159,7 +159,7 @@ func (a *authorizer) addResponses(ctx context.Context, responses []*http.Respons
 		if challenge.Scheme != auth.BearerAuth {
 			continue
 		}
-		if err := checkRealm(challenge.Parameters["realm"], from); err != nil {
+		if err := checkRealm(challenge.Parameters["realm"], from, a.rules); err != nil {
 			return fmt.Errorf("%w: %w", err, docker.ErrInvalidAuthorization)
 		}
 	}

@@ -133,7 +133,7 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *mode
 		// The library's own authorizer would send credentials by the host's name alone.
 		a := newAuthorizer(h, r.transports[h.Client], &creds, rules, each[i])
 		client := *h.Client // which other hosts may have, too
-		client.Transport = &elsewhere{a: a, rules: rules, base: client.Transport}
+		client.Transport = &elsewhere{a, client.Transport}
 		h.Authorizer, h.Client = a, &client
 		r.hosts[i] = h
 	}

@@ -14,9 +14,8 @@ import (
 // elsewhere watches the requests for a configured host that go to other places: where the host redirects to, and where
 // it wants an upload. The library asks the latter with the headers of hosts.toml and without the authorizer.
 type elsewhere struct {
-	a     *authorizer
-	rules *hostRules
-	base  http.RoundTripper
+	a    *authorizer
+	base http.RoundTripper
 }
 
 func (e *elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -29,15 +28,15 @@ func (e *elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	return e.base.RoundTrip(without(e.a.away(e.rules, req), e.a.host.Header))
+	return e.base.RoundTrip(without(e.a.away(req), e.a.host.Header))
 }
 
 type awayKey struct{}
 
 // away marks a request to another place than the host, which may not be at the node itself under whatever name: see
 // Repository.guard. Where the host is at the node, or hosts.toml names the place, it may.
-func (a *authorizer) away(rules *hostRules, req *http.Request) *http.Request {
-	if a.own(req.URL) || docker.IsLocalhost(a.host.Host) || rules.names(address(req.URL)) {
+func (a *authorizer) away(req *http.Request) *http.Request {
+	if a.own(req.URL) || docker.IsLocalhost(a.host.Host) || a.rules.names(address(req.URL)) {
 		return req
 	}
 	return req.WithContext(context.WithValue(req.Context(), awayKey{}, true))
@@ -57,7 +56,7 @@ func (e *elsewhere) check(to *url.URL) error {
 	switch {
 	case to.Scheme != "https" && !e.a.plain:
 		return fmt.Errorf("%s redirects to plain HTTP, at %s: %w", e.a.host.Host, to.Host, errRefused)
-	case e.rules.names(address(to)):
+	case e.a.rules.names(address(to)):
 	case forbiddenAddress(net.ParseIP(to.Hostname())), docker.IsLocalhost(to.Host) && !docker.IsLocalhost(e.a.host.Host):
 		return fmt.Errorf("%s redirects to %s, which is the node itself, or of its own link: %w", e.a.host.Host, to.Host,
 			errRefused)

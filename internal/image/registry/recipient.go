@@ -84,8 +84,8 @@ func canonical(host string) string {
 // checkRealm refuses a token service that a host should not have named: what asks for a token there sends credentials,
 // and takes the answer to the host that named it. So a service is asked over TLS. One over plain HTTP
 // may only be on the same machine as a registry over plain HTTP: else a hostile registry would have the node ask
-// services that trust the node.
-func checkRealm(realm string, named *url.URL) error {
+// services that trust the node. A service at the node or on its link is asked only where hosts.toml names it.
+func checkRealm(realm string, named *url.URL, rules *hostRules) error {
 	u, err := url.Parse(realm)
 	if err != nil || u.Host == "" || u.User != nil {
 		return fmt.Errorf("the token service %.200q that %s names is no URL of a host", realm, named.Host)
@@ -93,7 +93,8 @@ func checkRealm(realm string, named *url.URL) error {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("the token service %.200q that %s names is no URL of HTTP", realm, named.Host)
-	case forbiddenAddress(net.ParseIP(u.Hostname())), docker.IsLocalhost(u.Host) && !docker.IsLocalhost(named.Host):
+	case !rules.names(address(u)) && (forbiddenAddress(net.ParseIP(u.Hostname())) ||
+		docker.IsLocalhost(u.Host) && !docker.IsLocalhost(named.Host)):
 		return fmt.Errorf("the token service %s that %s names is the node itself, or of its own link: it is not asked",
 			u.Host, named.Host)
 	case u.Scheme == "http" && (named.Scheme != "http" ||
