@@ -135,10 +135,42 @@ func (c *Client) awaitEscrow(ctx context.Context, id string) {
 	}
 }
 
-// Signal sends a signal to a container's init process or, if all, to every process. It is nil if it has exited.
+// Signal sends a signal to a container's init process or, if all, to every process. It is nil if it has exited. A
+// signal other than SIGKILL is sent once: a program may take a second one for another order. If the keeper dies in a
+// call and it is not known whether the signal has been sent, the error is errdefs.ErrAborted.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
-	return c.call(ctx, func(conn *connection) error {
+	if sig < 1 || sig > 64 {
+		return fmt.Errorf("signal %d: %w", sig, errdefs.ErrInvalidArgument)
+	}
+	signal := func(conn *connection, sig syscall.Signal) error {
 		_, err := conn.api.Signal(ctx, &api.SignalRequest{Id: id, Signal: int32(sig), All: all})
+		return err
+	}
+	if sig == syscall.SIGKILL {
+		return c.call(ctx, func(conn *connection) error { return signal(conn, sig) })
+	}
+	if !all {
+		// The process is in escrow here, where no keeper can die between the signal and the answer. The keeper only says
+		// that the program has begun, which it may be asked again.
+		err := c.call(ctx, func(conn *connection) error { return signal(conn, protocol.NoSignal) })
+		earlier := errors.Is(err, errdefs.ErrInvalidArgument) // a keeper of an earlier version knows no NoSignal
+		if err != nil && !earlier {
+			return err
+		}
+		if !earlier {
+			if held, err := c.escrow.signal(id, sig); held {
+				return err
+			}
+		}
+	}
+	sent := false
+	return c.call(ctx, func(conn *connection) error {
+		if sent {
+			return fmt.Errorf("signal %d to container %s: the keeper ended, and may have sent it before: %w", sig, id,
+				errdefs.ErrAborted)
+		}
+		err := signal(conn, sig)
+		sent = broken(protocol.Decode(err))
 		return err
 	})
 }

@@ -2,10 +2,12 @@ package client
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -277,6 +279,25 @@ func (e *escrow) input(id string) (*Input, error) {
 		return nil, os.NewSyscallError("dup", err)
 	}
 	return &Input{File: newFile(n, "input"), Terminal: terminal}, nil
+}
+
+// signal sends a signal to the process of an item. held is false where the process is not here. A process that has
+// exited needs none.
+func (e *escrow) signal(id string, sig syscall.Signal) (held bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	it := e.items[id]
+	if it == nil {
+		return false, nil
+	}
+	fd, held := it.files[protocol.RolePidfd]
+	if !held {
+		return false, nil
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return true, fmt.Errorf("signal %d to container %s: %w", sig, id, os.NewSyscallError("pidfd_send_signal", err))
+	}
+	return true, nil
 }
 
 func (e *escrow) close() {

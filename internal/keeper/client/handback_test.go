@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -27,6 +28,7 @@ type scripted struct {
 	info       func() error // before the answer to Info
 	adopt      func(record string) error
 	exec       func(escrow func(p *protocol.Packet)) error
+	signal     func(sig int32) error
 	adopted    chan struct{} // gets something at each Adopted
 	keep       []string      // IDs that it puts into escrow at once
 	end        func()        // as a kill
@@ -132,6 +134,10 @@ func (k *scripted) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
 
 func (k *scripted) Exec(context.Context, *api.ExecRequest) (*api.ExecResponse, error) {
 	return &api.ExecResponse{Pid: 1}, protocol.Encode(k.exec(k.put))
+}
+
+func (k *scripted) Signal(_ context.Context, r *api.SignalRequest) (*api.Empty, error) {
+	return &api.Empty{}, protocol.Encode(k.signal(r.Signal))
 }
 
 // scriptedDir is the directory of scripted keepers, and the configuration of their client.
@@ -257,5 +263,55 @@ func TestAnExecThatIsNotTakenBackIsNotMadeAgain(t *testing.T) {
 	}
 	if err := exec(); err != nil || len(ran) != 1 {
 		t.Errorf("another exec: %v, ran %d times", err, len(ran))
+	}
+}
+
+// TestASignalIsSentOnceThoughTheKeeperDies right after it has sent one: some programs take a second SIGTERM, or a
+// second signal of their own, for another order. It was sent again by the next keeper.
+func TestASignalIsSentOnceThoughTheKeeperDies(t *testing.T) {
+	for name, c := range map[string]struct {
+		sig   syscall.Signal
+		all   bool
+		most  int // that the keepers are asked to send
+		known bool
+	}{
+		"to all processes":                  {syscall.SIGUSR1, true, 1, false},
+		"to a process that is not held":     {syscall.SIGUSR1, false, 1, false},
+		"SIGKILL, of which any number goes": {syscall.SIGKILL, true, 2, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, config := scriptedDir(t)
+			asked, over := make(chan struct{}, 10), make(chan struct{})
+			defer close(over)
+			first := &scripted{t: t, generation: "first"}
+			first.signal = func(sig int32) error {
+				if sig == protocol.NoSignal {
+					return nil
+				}
+				asked <- struct{}{}
+				<-over
+				return errors.New("killed")
+			}
+			first.serve(dir)
+			client, err := keeper.Connect(t.Context(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			answer := make(chan error, 1)
+			go func() { answer <- client.Signal(t.Context(), "c", c.sig, c.all) }()
+			<-asked
+			first.end()
+			again := make(chan struct{}, 10)
+			next := &scripted{t: t, generation: "next"}
+			next.signal = func(int32) error { again <- struct{}{}; return nil }
+			next.serve(dir)
+			if err := <-answer; errors.Is(err, errdefs.ErrAborted) == c.known || c.known && err != nil {
+				t.Errorf("error %v", err)
+			}
+			if sent := 1 + len(again); sent != c.most {
+				t.Errorf("sent %d times", sent)
+			}
+		})
 	}
 }

@@ -387,6 +387,36 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 	t.Logf("%d of 30 execs were refused", refused)
 }
 
+// A container gets each signal once, whenever in the call the keeper is killed. With the signal sent by the keeper, and
+// by the next one again, one of 160 came twice.
+func TestKeeperKilledAtAnyMomentOfASignal(t *testing.T) {
+	n := start(t)
+	n.run(n.request("c", "sh", "-c", "trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done"))
+	lines := func() int { return strings.Count(n.output("stdout", n.logPath("c")), "\n") }
+	n.until("the container is ready", func() bool { return lines() == 1 })
+	for i := range 40 {
+		before := n.pid()
+		killed := make(chan error, 1)
+		go func() {
+			for begin := time.Now(); time.Since(begin) < time.Duration(i*5)*time.Microsecond; { // a sleep takes longer
+			}
+			killed <- unix.Kill(before, unix.SIGKILL)
+		}()
+		if err := n.client.Signal(n.ctx(), "c", unix.SIGUSR1, false); err != nil {
+			t.Errorf("signal %d: %v", i, err)
+		}
+		if err := <-killed; err != nil {
+			t.Fatal(err)
+		}
+		n.until("another keeper answers", func() bool { return n.pid() != before })
+		n.until("the signal has come", func() bool { return lines() >= i+2 })
+	}
+	time.Sleep(100 * time.Millisecond) // a second one would have come by now
+	if got := lines() - 1; got != 40 {
+		t.Errorf("%d of 40 signals came", got)
+	}
+}
+
 // A keeper that is killed while it takes things back costs nothing either.
 func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
 	n := start(t)

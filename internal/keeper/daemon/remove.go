@@ -189,13 +189,14 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 }
 
 // signalContainer sends a signal to the init process or, if all is set, to every process. It waits for a start that is
-// under way: the berthd that began the start may have been killed, and the next berthd sends the signal.
+// under way: the berthd that began the start may have been killed, and the next berthd sends the signal. For NoSignal
+// it does nothing else.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
 	c, err := s.find(id)
 	if err != nil {
 		return err
 	}
-	if sig <= 0 || sig > 64 {
+	if sig < protocol.NoSignal || sig > 64 {
 		return fmt.Errorf("signal %d: %w", sig, errdefs.ErrInvalidArgument)
 	}
 	select {
@@ -212,7 +213,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		all = false // the kernel ends all others with the init process
 	}
 	c.mu.Unlock()
-	if state == protocol.StateExited {
+	if state == protocol.StateExited || sig == protocol.NoSignal {
 		return nil
 	}
 	if !all {

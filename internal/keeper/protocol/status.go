@@ -48,6 +48,9 @@ const (
 	StateExited   State = "exited"
 )
 
+// NoSignal as the number of a signal sends none, as with kill(2).
+const NoSignal = 0
+
 // Status is the status of a container in the keeper.
 type Status struct {
 	ID         string
