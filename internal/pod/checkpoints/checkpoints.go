@@ -199,6 +199,11 @@ func copyFile(from, to string, mode fs.FileMode) error {
 		return err
 	}
 	defer in.Close()
+	return writeFile(in, to, mode)
+}
+
+// writeFile writes a regular file, and follows no link to another.
+func writeFile(in io.Reader, to string, mode fs.FileMode) error {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err

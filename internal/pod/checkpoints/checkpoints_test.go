@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/checkpoint"
 	"berth/internal/image"
+	"berth/internal/loglimit"
 	"berth/internal/model"
 	"berth/internal/pod/record"
 )
@@ -119,6 +121,47 @@ func TestTheLogOfARestoredContainerBeginsWithTheOldOne(t *testing.T) {
 	}
 	if err := ContinueLog(r); err == nil {
 		t.Error("a log that is a link was copied")
+	}
+}
+
+// TestOfAnOldLogTheLastLinesAreKept, as many as a file of the container's log may have: the log in a checkpoint may be
+// of any size, and fill the file system of the logs. Seen to fail with all of it copied.
+func TestOfAnOldLogTheLastLinesAreKept(t *testing.T) {
+	long := strings.Repeat("x", 10000)
+	for name, c := range map[string]struct {
+		old, want string
+		most      int64
+	}{
+		"all of one that has room":        {"a\nb\nc\n", "a\nb\nc\n", 6},
+		"without the line that has none":  {"a\nb\nc\n", "b\nc\n", 5},
+		"from the beginning of a line on": {"a\nb\nc\n", "b\nc\n", 4},
+		"a line that has not ended":       {"a\nb", "b", 2},
+		"nothing of a line without end":   {long, "", 5000},
+		"after the end of a long line":    {long + "\nb\n", "b\n", 6000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := &record.Container{LogPath: filepath.Join(dir, "0.log"), LogLimits: loglimit.Limits{MaxSize: c.most},
+				Restored: &record.Restored{Dir: filepath.Join(dir, "restore")}}
+			write(t, filepath.Join(r.Restored.Dir, checkpoint.LogFile), c.old)
+			if err := ContinueLog(r); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(r.LogPath); err != nil || string(got) != c.want {
+				t.Errorf("the log is %.20q and not %q (%v)", got, c.want, err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	r := &record.Container{LogPath: filepath.Join(dir, "0.log"),
+		Restored: &record.Restored{Dir: filepath.Join(dir, "restore")}}
+	old := filepath.Join(r.Restored.Dir, checkpoint.LogFile)
+	write(t, old, "")
+	if err := errors.Join(os.Truncate(old, keptLog+1<<20), ContinueLog(r)); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(r.LogPath); err != nil || st.Size() > keptLog {
+		t.Errorf("without limits of its own: %d bytes, %v", st.Size(), err)
 	}
 }
 

@@ -1,10 +1,12 @@
 package checkpoints
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -310,7 +312,13 @@ func moreCapabilities(spec, old *specs.Spec) []string {
 	return slices.DeleteFunc(sorted(has), func(c string) bool { return slices.Contains(may, c) })
 }
 
-// ContinueLog lets the log of a restored container begin with that of the one that was written down.
+// keptLog is how many bytes of a checkpoint's log a restored container's log begins with, where nothing else bounds a
+// file of it: kubelets rotate at 10 MiB (containerLogMaxSize), and more comes until they look.
+const keptLog = 64 << 20
+
+// ContinueLog lets the log of a restored container begin with that of the one that was written down: with the last
+// lines of it that a file of the log may have. What the checkpoint has may be of any size, and is on another file
+// system than the logs.
 func ContinueLog(r *record.Container) error {
 	if r.LogPath == "" {
 		return nil
@@ -318,11 +326,47 @@ func ContinueLog(r *record.Container) error {
 	if st, err := os.Stat(r.LogPath); err == nil && st.Size() > 0 {
 		return nil
 	}
-	err := copyFile(filepath.Join(r.Restored.Dir, checkpoint.LogFile), r.LogPath, 0o640)
+	in, err := openRegular(filepath.Join(r.Restored.Dir, checkpoint.LogFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	most := int64(keptLog)
+	if r.LogLimits.MaxSize > 0 {
+		most = r.LogLimits.MaxSize
+	}
+	tail, err := lastLines(in, most)
+	if err != nil {
+		return err
+	}
+	return writeFile(tail, r.LogPath, 0o640)
+}
+
+// lastLines is the end of a file from the beginning of a line on, with at most so many bytes.
+func lastLines(f *os.File, most int64) (io.Reader, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() <= most {
+		return io.LimitReader(f, most), nil
+	}
+	if _, err := f.Seek(st.Size()-most-1, io.SeekStart); err != nil {
+		return nil, err
+	}
+	in := bufio.NewReader(io.LimitReader(f, most+1))
+	for {
+		_, err := in.ReadSlice('\n')
+		switch {
+		case err == nil, err == io.EOF: // no line ends in it: nothing is left
+			return in, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
 }
 
 // Drop ends the need for a checkpoint whose container runs, or will not.
