@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -156,8 +157,8 @@ func newStreams(
 	return stream.New(sc)
 }
 
-// Who reads metrics does not show who it is: maxScrapers bounds the connections, and maxScrapes the requests that are
-// answered at a time, each of which has all metrics in memory.
+// Who reads metrics does not show who it is: maxScrapers bounds the connections, each of which may have an answer that
+// it does not read, and maxScrapes the requests for which metrics are being collected.
 const (
 	maxScrapers = 256
 	maxScrapes  = 16
@@ -170,7 +171,7 @@ func serveMetrics(cfg *config.Config, registry prometheus.Gatherer, log *slog.Lo
 		return nil, fmt.Errorf("metrics.address: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes}))
+	mux.Handle("/metrics", whole(promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})))
 	server := &http.Server{
 		Handler:        mux,
 		ReadTimeout:    10 * time.Second,
@@ -189,6 +190,30 @@ func serveMetrics(cfg *config.Config, registry prometheus.Gatherer, log *slog.Lo
 	}()
 	return func() error { err := server.Close(); <-done; return err }, nil
 }
+
+// whole has a handler answer into memory, so that a client that reads slowly, or not at all, does not keep the handler
+// from others.
+func whole(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		a := &answer{w: w}
+		h.ServeHTTP(a, req)
+		if a.status != 0 {
+			w.WriteHeader(a.status)
+		}
+		_, _ = w.Write(a.body.Bytes()) // the client may have gone
+	})
+}
+
+// answer is an http.ResponseWriter that keeps status and body. The header is that of w.
+type answer struct {
+	w      http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.w.Header() }
+func (a *answer) WriteHeader(status int)      { a.status = status }
+func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 // keeperBinary is the configured keeper, or the one beside berthd, or the one in PATH. Empty: berthd starts none.
 func keeperBinary(cfg *config.Config) (string, error) {

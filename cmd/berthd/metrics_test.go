@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,8 +15,9 @@ import (
 	"berth/internal/config"
 )
 
-// The server of metrics, whose clients show nobody who they are, has bounds.
-func TestClientsOfTheMetricsHaveBounds(t *testing.T) {
+// servedMetrics serves metrics until the test ends.
+func servedMetrics(t *testing.T, registry prometheus.Gatherer) (address string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -23,20 +25,57 @@ func TestClientsOfTheMetricsHaveBounds(t *testing.T) {
 	cfg := &config.Config{}
 	cfg.Metrics.Address = l.Addr().String()
 	l.Close()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some"}))
 	end, err := serveMetrics(cfg, registry, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := end(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return cfg.Metrics.Address
+}
+
+// TestScrapersThatDoNotReadKeepNobodyOut: they had all places until the answer timed out, after half a minute.
+func TestScrapersThatDoNotReadKeepNobodyOut(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	for i := range 200 { // more than the kernel takes for a client that reads nothing
+		registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: fmt.Sprint("some_", i),
+			Help: strings.Repeat("long ", 10000)}))
+	}
+	address := servedMetrics(t, registry)
+	for range 2 * maxScrapes {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // the answer has begun
+			t.Fatal(err)
+		}
+	}
+	resp, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || err != nil {
+		t.Errorf("%d, %.100q, %v", resp.StatusCode, body, err)
+	}
+}
+
+// The server of metrics, whose clients show nobody who they are, has bounds.
+func TestClientsOfTheMetricsHaveBounds(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some"}))
+	address := servedMetrics(t, registry)
 	get := func(header string) (status int, body string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+cfg.Metrics.Address+"/metrics", nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +94,7 @@ func TestClientsOfTheMetricsHaveBounds(t *testing.T) {
 	}
 	var silent []net.Conn
 	for range maxScrapers + 10 {
-		conn, err := net.Dial("tcp", cfg.Metrics.Address)
+		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
