@@ -5,6 +5,15 @@ import (
 	"berth/internal/pod"
 )
 
+// request is one of the kinds of requests.
+type request interface {
+	target() string // what the client is one of
+}
+
+func (r ExecRequest) target() string        { return "container " + r.ContainerID }
+func (r AttachRequest) target() string      { return "container " + r.ContainerID }
+func (r PortForwardRequest) target() string { return "pod " + r.SandboxID }
+
 // Wanted says which streams a client will bring. With TTY, output comes on stdout alone.
 type Wanted struct {
 	TTY, Stdin, Stdout, Stderr bool

@@ -63,6 +63,7 @@ type Server struct {
 	open     *sessions
 	memory   *budget       // bytes that clients have sent and nobody has taken yet
 	forwards *budget       // connections to ports of pods
+	places   places        // of clients that have brought a token
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
@@ -100,6 +101,7 @@ func New(cfg Config) (*Server, error) {
 		tokens:   tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
 		memory:   newBudget(allMost),
 		forwards: newBudget(forwardsMost),
+		places:   places{of: map[string]int{}},
 		serving:  make(chan struct{}),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
@@ -188,7 +190,10 @@ func (s *Server) GetPortForward(ctx context.Context, r PortForwardRequest) (stri
 	return s.address(ctx, "portforward", r)
 }
 
-func (s *Server) address(ctx context.Context, kind string, request any) (string, error) {
+func (s *Server) address(ctx context.Context, kind string, request request) (string, error) {
+	if err := s.places.check(request.target()); err != nil {
+		return "", err
+	}
 	token, err := s.tokens.put(request, audit.PeerOf(ctx))
 	if err != nil {
 		return "", err
@@ -198,7 +203,7 @@ func (s *Server) address(ctx context.Context, kind string, request any) (string,
 
 // serve makes a handler that takes the request of the token in the path. The context that it gets ends
 // with the client's connection.
-func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *http.Request, R)) http.HandlerFunc {
+func serve[R request](s *Server, handle func(context.Context, http.ResponseWriter, *http.Request, R)) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if !s.open.begin() {
 			http.Error(w, "berthd is ending", http.StatusServiceUnavailable)
@@ -211,6 +216,12 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 			http.Error(w, "this address has been used, or is too old", http.StatusNotFound)
 			return
 		}
+		leave, err := s.places.take(request.target())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer leave()
 		if conn := connOf(req.Context()); conn != nil {
 			conn.authenticated()
 			conn.be(s.cfg.IdleTimeout)
