@@ -66,8 +66,12 @@ func (d *database) cached(blob digest.Digest) []byte {
 // keepImage writes an image's own file. What fails costs something only if the database is spoilt before the next
 // start of berthd.
 func (d *database) keepImage(r *imageRecord) {
-	f := imageFile{Image: r, Manifest: d.cached(r.Manifest), Config: d.cached(digest.Digest(r.ID))}
-	if err := d.files.Save(imageFileID(r.ID), &f); err != nil {
+	f := imageFile{Manifest: d.cached(r.Manifest), Config: d.cached(digest.Digest(r.ID))}
+	var err error
+	if f.Image, err = r.whole(f.Config); err == nil {
+		err = d.files.Save(imageFileID(r.ID), &f)
+	}
+	if err != nil {
 		d.log.Warn("an image has no file of its own, from which a spoilt database is made anew",
 			"image_id", r.ID, "error", err)
 	}

@@ -62,7 +62,7 @@ func (x *index) put(r *imageRecord) {
 			x.layers[key].adopted = false
 		}
 	}
-	x.images[r.ID] = r
+	x.images[r.ID] = r.held()
 	if !r.Removed {
 		for _, n := range r.Tags {
 			x.names[n] = r.ID

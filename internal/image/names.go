@@ -53,7 +53,7 @@ func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
 	s.index.mu.Unlock()
 	err = s.db.update(func(tx *bolt.Tx) error {
 		for _, c := range changed {
-			if err := put(tx, bucketImages, c.ID, c); err != nil {
+			if err := putImage(tx, c); err != nil {
 				return err
 			}
 		}

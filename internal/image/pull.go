@@ -164,7 +164,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
 	s.syncs.Want()
-	return r.model(s.now.Load().PinnedImages), nil
+	return s.model(r)
 }
 
 // record puts an image, or its new names, into the index and the database. The caller holds references to its layers.
@@ -195,7 +195,7 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 			}
 		}
 		for _, c := range changed {
-			if err := put(tx, bucketImages, c.ID, c); err != nil {
+			if err := putImage(tx, c); err != nil {
 				return err
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"berth/internal/disk"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	"berth/internal/model"
 	"berth/internal/state"
@@ -44,6 +45,45 @@ type imageRecord struct {
 	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
 	// SpecAnnotations are those of the last pull that brought some.
 	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
+
+	// partial: Config has been left out, but for the user. On disk it is always whole: see database.whole.
+	partial bool
+}
+
+const (
+	// heldConfig is how many bytes of an image's configuration are in memory. Few have more, and one may have
+	// max_config_text, which hundreds of images would not have to themselves.
+	heldConfig = 16 << 10
+	// heldUser is more than the name of a user and a group has that a container can be started as.
+	heldUser = 1 << 10
+)
+
+// held is the record as it is in memory.
+func (r *imageRecord) held() *imageRecord {
+	if r.partial || source.ConfigText(&r.Config) <= heldConfig {
+		return r
+	}
+	return r.with(func(c *imageRecord) {
+		c.partial, c.Config = true, ocispec.ImageConfig{}
+		if len(r.Config.User) <= heldUser {
+			c.Config.User = strings.Clone(r.Config.User)
+		}
+	})
+}
+
+// whole is a record with all of the configuration, which is in the document that was pulled.
+func (r *imageRecord) whole(document []byte) (*imageRecord, error) {
+	if !r.partial {
+		return r, nil
+	}
+	if document == nil {
+		return nil, fmt.Errorf("configuration of image %s: %w", r.ID, errdefs.ErrNotFound)
+	}
+	var img ocispec.Image
+	if err := json.Unmarshal(document, &img); err != nil {
+		return nil, fmt.Errorf("configuration of image %s: %w", r.ID, err)
+	}
+	return r.with(func(c *imageRecord) { c.partial, c.Config = false, img.Config }), nil
 }
 
 // layerRecord is a layer's directory as it is kept.
@@ -98,7 +138,7 @@ func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint, Pinned: r.Pinned,
-		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled, PullTook: r.PullTook,
+		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled, PullTook: r.PullTook, Partial: r.partial,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }
@@ -149,6 +189,15 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 		return err
 	}
 	return tx.Bucket(bucket).Put([]byte(key), data)
+}
+
+// putImage writes the record of an image, whose documents are in the database if it is partial.
+func putImage(tx *bolt.Tx, r *imageRecord) error {
+	whole, err := r.whole(tx.Bucket(bucketBlobs).Get([]byte(r.ID)))
+	if err != nil {
+		return err
+	}
+	return put(tx, bucketImages, r.ID, whole)
 }
 
 // load fills the store's tables from what is on disk. What is not believed is left out, and collected later.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
@@ -107,8 +108,9 @@ type Layers struct {
 // emptyLayer is the directory of an image without content.
 const emptyLayer = "0"
 
-// Store is a node's images. Its methods are safe for concurrent use, and those that only read never wait for a disk or
-// a network. Each lock is in the part whose fields it guards: see index and database.
+// Store is a node's images. Its methods are safe for concurrent use. Those that only read never wait for a network, and
+// for a disk only where they read documents or a long configuration. Each lock is in the part whose fields it guards: see
+// index and database.
 type Store struct {
 	cfg   Config // but for its Settings: those are in now
 	now   atomic.Pointer[inForce]
@@ -234,10 +236,21 @@ func (s *Store) Get(_ context.Context, refOrID string) (*model.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.model(r)
+}
+
+// model is an image with all of its configuration.
+func (s *Store) model(r *imageRecord) (*model.Image, error) {
+	if r.partial {
+		var err error
+		if r, err = r.whole(s.db.cached(digest.Digest(r.ID))); err != nil {
+			return nil, err
+		}
+	}
 	return r.model(s.now.Load().PinnedImages), nil
 }
 
-// List returns all images, sorted by their first tag, then by ID.
+// List returns all images, sorted by their first tag, then by ID. Long configurations are left out.
 func (s *Store) List(context.Context) ([]*model.Image, error) {
 	s.index.mu.Lock()
 	records := make([]*imageRecord, 0, len(s.index.images))
@@ -300,7 +313,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	s.index.mu.Unlock()
 
 	if held {
-		if err = s.db.update(func(tx *bolt.Tx) error { return put(tx, bucketImages, r.ID, removed) }); err == nil {
+		if err = s.db.update(func(tx *bolt.Tx) error { return putImage(tx, removed) }); err == nil {
 			s.keepLater(r.ID)
 		}
 	} else {

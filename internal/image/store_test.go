@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"berth/internal/image/registry"
+	"berth/internal/image/source"
 	"berth/internal/jail/jailtest"
 	"berth/internal/jail/roles"
 	rt "berth/internal/registrytest"
@@ -266,4 +268,63 @@ func TestAPulledImageIsFoundByEveryName(t *testing.T) {
 	if err != nil || string(manifest) != string(raw) {
 		t.Errorf("manifest %s, %v", manifest, err)
 	}
+}
+
+// TestLongConfigurationsAreNotInMemory, of which each image may have a megabyte, and whoever runs pods any number of
+// images. They are all there when asked for, after each change of a record too, and after a database that was lost.
+// Seen to fail with all of each configuration in memory, and with a change that writes the record as it is in memory.
+func TestLongConfigurationsAreNotInMemory(t *testing.T) {
+	f := newFixture(t)
+	ctx := context.Background()
+	long := strings.Repeat("x", 900<<10)
+	f.push("long:1", files("a", "b"), rt.Env("A="+long), rt.Cmd("/bin/x"), rt.Label("l", "v"), rt.User("7"))
+	f.push("short:1", files("a", "b"), rt.Env("A=b"), rt.User("7"))
+	f.pull("short:1")
+	id := f.pull("long:1")
+	check := func(when string) {
+		t.Helper()
+		got, err := f.Get(ctx, id)
+		if err != nil || got.Config.Env[0] != "A="+long || got.Config.Cmd[0] != "/bin/x" || got.Config.Labels["l"] != "v" ||
+			got.Config.User != "7" || got.Partial {
+			t.Errorf("%s: the image is not as it was pulled (%v)", when, err)
+		}
+		list, err := f.List(ctx)
+		if err != nil || len(list) != 2 {
+			t.Fatalf("%s: %d images, %v", when, len(list), err)
+		}
+		for _, img := range list {
+			if is := img.ID == id; img.Partial != is || is == (len(img.Config.Env) > 0) || img.Config.User != "7" {
+				t.Errorf("%s: in the list: %.200q", when, fmt.Sprint(img))
+			}
+		}
+		f.index.mu.Lock()
+		defer f.index.mu.Unlock()
+		for _, r := range f.index.images {
+			if size := source.ConfigText(&r.Config); size > heldConfig {
+				t.Errorf("%s: %d bytes are in memory", when, size)
+			}
+		}
+	}
+	check("pulled")
+	if got, err := f.Pull(ctx, PullRequest{Ref: host + "long:1"}); err != nil || got.Config.Env[0] != "A="+long {
+		t.Errorf("pulled again: %v", err)
+	}
+	check("pulled again")
+	f.reopen()
+	check("opened again")
+	for _, pinned := range []bool{true, false} {
+		if err := f.Pin(ctx, id, pinned); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.reopen()
+	check("pinned")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(f.cfg.Root, "images.db")); err != nil {
+		t.Fatal(err)
+	}
+	f.open()
+	check("made anew")
 }

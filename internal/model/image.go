@@ -41,6 +41,7 @@ type Image struct {
 	Pulled      time.Time     // the last time
 	PullTook    time.Duration // 0: not known, or it was loaded from an archive
 	Config      ocispec.ImageConfig
+	Partial     bool // Config has the user only, since the rest is long, and this is of a list of images
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first
 	Checkpoint  string   // the name of the container that it is a checkpoint of; empty: it is none

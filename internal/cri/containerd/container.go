@@ -172,6 +172,11 @@ func (a *API) imagesByID(ctx context.Context) (map[string]*model.Image, error) {
 	list, err := a.Images.List(ctx)
 	byID := make(map[string]*model.Image, len(list))
 	for _, image := range list {
+		if image.Partial { // labels of containers are those of their images, too
+			if whole, err := a.Images.Get(ctx, image.ID); err == nil {
+				image = whole
+			}
+		}
 		byID[image.ID] = image
 	}
 	return byID, err

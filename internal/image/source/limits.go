@@ -131,6 +131,15 @@ func (l *Limits) config(c *ocispec.ImageConfig) error {
 	if n := uint64(len(c.Volumes)); n > l.Volumes {
 		return Beyond(fmt.Sprintf("the configuration declares %d volumes,", n), KeyVolumes, l.Volumes, "of them")
 	}
+	if ConfigText(c) > l.ConfigText {
+		return Beyond("environment, command, user, labels, ports and volumes of the configuration have", KeyConfigText,
+			l.ConfigText, "bytes")
+	}
+	return nil
+}
+
+// ConfigText is about how many bytes a configuration takes in memory.
+func ConfigText(c *ocispec.ImageConfig) uint64 {
 	n := uint64(len(c.User) + len(c.WorkingDir) + len(c.StopSignal))
 	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd) {
 		n += uint64(len(text)) + 16 // and where it is in memory
@@ -143,9 +152,5 @@ func (l *Limits) config(c *ocispec.ImageConfig) error {
 			n += uint64(len(key)) + 16
 		}
 	}
-	if n > l.ConfigText {
-		return Beyond("environment, command, user, labels, ports and volumes of the configuration have", KeyConfigText,
-			l.ConfigText, "bytes")
-	}
-	return nil
+	return n
 }
