@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -176,20 +178,26 @@ func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bo
 }
 
 // loadLayer downloads a layer and unpacks it into its directory. A host that sends other bytes than the digest says is
-// not asked again.
+// not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each is asked
+// without the others, the first one last, since it ended too early.
 func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := s.dirs.home(n)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
 	bad := map[string]bool{}
+	var suspects []string // the first is asked without the others
 	var first error
 	for {
+		not := maps.Clone(bad)
+		for i, h := range suspects {
+			not[h] = i > 0
+		}
 		fs := filepath.Join(dir, layerFS)
 		if err := makeLayerRoot(fs); err != nil {
 			return nil, err
 		}
-		rec, hosts, err := j.now.unpacker.attempt(ctx, j, fs, bad)
+		rec, hosts, err := j.now.unpacker.attempt(ctx, j, fs, not)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
 			if info, err := os.Stat(filepath.Join(dir, layertar.FileName)); err == nil {
@@ -197,19 +205,26 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 			}
 			return rec, writeLayerRecord(dir, rec)
 		}
-		if first != nil && hosts == nil && errdefs.IsNotFound(err) {
-			return nil, first // no host is left
-		}
-		if !isCorrupt(err) || hosts == nil || ctx.Err() != nil {
-			if first != nil && hosts != nil {
-				err = first
-			}
+		corrupt := isCorrupt(err) && hosts != nil
+		switch {
+		case ctx.Err() != nil, final(err) && !corrupt:
+			return nil, err
+		case len(suspects) > 0:
+			bad[suspects[0]] = true
+			suspects = suspects[1:]
+		case corrupt && len(hosts) > 1:
+			suspects = slices.Clone(hosts)
+			slices.Reverse(suspects)
+		case corrupt:
+			bad[hosts[0]] = true
+		case first != nil && (hosts != nil || errdefs.IsNotFound(err)): // no host is left
+			return nil, first
+		default:
 			return nil, err
 		}
-		s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", hosts, "error", err)
-		first = errors.Join(first, err)
-		for _, h := range hosts {
-			bad[h] = true
+		if corrupt {
+			s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", hosts, "error", err)
+			first = errors.Join(first, err)
 		}
 		if err := s.dirs.removeTree(n, layerFS); err != nil {
 			return nil, err

@@ -109,8 +109,8 @@ type Layers struct {
 const emptyLayer = "0"
 
 // Store is a node's images. Its methods are safe for concurrent use. Those that only read never wait for a network, and
-// for a disk only where they read documents or a long configuration. Each lock is in the part whose fields it guards: see
-// index and database.
+// for a disk only where they read documents or a long configuration. Each lock is in the part whose fields it guards:
+// see index and database.
 type Store struct {
 	cfg   Config // but for its Settings: those are in now
 	now   atomic.Pointer[inForce]

@@ -38,7 +38,7 @@ type Blob struct {
 	ranged  map[string]bool // hosts that have sent one
 
 	mu   sync.Mutex
-	used map[string]bool
+	used []string
 }
 
 // progress is how many bytes make an attempt count as useful.
@@ -55,27 +55,25 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, not map[
 	}
 	desc.URLs = nil // what an image says of other places is not followed
 	return &Blob{
-		ctx: ctx, repo: r, desc: desc, hosts: hosts, used: map[string]bool{},
+		ctx: ctx, repo: r, desc: desc, hosts: r.inOrder(hosts),
 		ahead:   r.client.cfg.Pool.NewAhead(ctx, desc.Size),
 		sources: map[string]*source{}, plain: map[string]bool{}, ranged: map[string]bool{},
 	}, nil
 }
 
-// Hosts are those that bytes came from.
+// Hosts are those that bytes came from, in the order in which they began to send.
 func (b *Blob) Hosts() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var hosts []string
-	for h := range b.used {
-		hosts = append(hosts, h)
-	}
-	return hosts
+	return slices.Clone(b.used)
 }
 
 func (b *Blob) use(host string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.used[host] = true
+	if !slices.Contains(b.used, host) {
+		b.used = append(b.used, host)
+	}
 }
 
 // Read fills p like any reader. Its errors are final.
@@ -108,6 +106,7 @@ func (b *Blob) Read(p []byte) (int, error) {
 
 // read reads from the connection that there is.
 func (b *Blob) read(p []byte) (int, error) {
+	began := time.Now()
 	n, err := b.cur.Read(p[:min(int64(len(p)), b.end-b.offset)])
 	b.offset += int64(n)
 	host := b.hosts[0]
@@ -119,7 +118,9 @@ func (b *Blob) read(p []byte) (int, error) {
 		if err == io.EOF {
 			err = fmt.Errorf("the connection ended after %d of %d bytes", b.offset, b.desc.Size)
 		}
-		if err := b.wait(b.repo.explain(host, err)); err != nil {
+		f := b.repo.explain(host, err)
+		b.repo.waited(host, began, f)
+		if err := b.wait(f); err != nil {
 			return n, err
 		}
 		// The host that broke is asked last.
@@ -160,12 +161,16 @@ func (b *Blob) fetch(host docker.RegistryHost) (io.ReadCloser, error) {
 	if err := pool.Acquire(b.ctx, host.Host); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	rc, err := b.fetchRange(host)
 	if rc == nil && err == nil {
 		rc, err = b.fetchRest(host)
 	}
 	if err != nil {
 		pool.Release(host.Host)
+		if b.ctx.Err() == nil {
+			b.repo.waited(host, began, b.repo.explain(host, err))
+		}
 		return nil, err
 	}
 	return &counted{ReadCloser: rc, release: func() { pool.Release(host.Host) }}, nil
@@ -241,7 +246,7 @@ func (r *Repository) fetch(ctx context.Context, host docker.RegistryHost, desc o
 // fetchFrom opens a blob at a host from a byte on. The first byte is read too: the library asks for nothing before.
 func (r *Repository) fetchFrom(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor, offset int64,
 ) (io.ReadCloser, error) {
-	ctx = withKind(quiet(ctx), blob)
+	ctx = withKind(quiet(context.WithValue(ctx, sizeKey{}, desc.Size)), blob)
 	fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
 	if err != nil {
 		return nil, err

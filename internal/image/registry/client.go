@@ -2,14 +2,17 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -90,12 +93,15 @@ type Repository struct {
 
 	// transports are those of the hosts' clients, below what the library puts over them.
 	transports map[*http.Client]*transport
+
+	mu     sync.Mutex
+	silent map[string]bool // hosts that have kept a request waiting and not answered; guarded by mu
 }
 
 // Repository finds the hosts for a reference. auth may be nil.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*Repository, error) {
 	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String()),
-		transports: map[*http.Client]*transport{}}
+		transports: map[*http.Client]*transport{}, silent: map[string]bool{}}
 	creds, err := parseAuth(auth)
 	if err != nil {
 		return nil, err
@@ -177,7 +183,7 @@ func (r *Repository) instrument(c *http.Client) error {
 	return nil
 }
 
-var silent = func() *log.Entry {
+var noLog = func() *log.Entry {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
 	l.SetLevel(logrus.PanicLevel)
@@ -186,7 +192,7 @@ var silent = func() *log.Entry {
 
 // quiet keeps the library from writing log lines of its own: it does not know which of its words are secret.
 func quiet(ctx context.Context) context.Context {
-	return log.WithLogger(ctx, silent)
+	return log.WithLogger(ctx, noLog)
 }
 
 // Resolve finds out what the reference stands for: a manifest or an index.
@@ -197,11 +203,34 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	}
 	var desc ocispec.Descriptor
 	err := r.try(ctx, caps, func(ctx context.Context, host docker.RegistryHost) error {
-		var err error
-		_, desc, err = r.resolver(host).Resolve(withKind(ctx, document), r.name.String())
+		_, got, err := r.resolver(host).Resolve(withKind(ctx, document), r.name.String())
+		if err == nil {
+			desc, err = got, r.manifest(ctx, host, got)
+		}
 		return err
 	})
 	return desc, err
+}
+
+// manifest refuses what a host has for a reference if it is no manifest: a proxy or a mirror may answer everything with
+// a page. The library takes the page, by its digest. Some registries say of a manifest that it is JSON, or text.
+func (r *Repository) manifest(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor) error {
+	if images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType) ||
+		desc.MediaType == images.MediaTypeDockerSchema1Manifest {
+		return nil
+	}
+	as := desc
+	as.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
+	data, err := r.read(ctx, host, as)
+	if err != nil {
+		return err
+	}
+	var doc map[string]json.RawMessage
+	if json.Unmarshal(data, &doc) == nil && doc["schemaVersion"] != nil {
+		return nil
+	}
+	return fmt.Errorf("the answer for the image is of type %.100q, and no manifest: %w", desc.MediaType,
+		errdefs.ErrFailedPrecondition)
 }
 
 // Document reads a manifest, an index or a configuration whole, and checks its digest and size.
@@ -215,25 +244,32 @@ func (r *Repository) Document(ctx context.Context, desc ocispec.Descriptor) ([]b
 	}
 	desc.URLs = nil // what an image says of other places is not followed
 	var data []byte
-	err := r.try(ctx, docker.HostCapabilityPull, func(ctx context.Context, host docker.RegistryHost) error {
-		fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
-		if err != nil {
-			return err
-		}
-		rc, err := fetcher.Fetch(withKind(ctx, document), desc)
-		if err != nil {
-			return err
-		}
-		defer rc.Close()
-		if data, err = io.ReadAll(io.LimitReader(rc, desc.Size+1)); err != nil {
-			return err
-		}
-		if int64(len(data)) != desc.Size || desc.Digest.Algorithm().FromBytes(data) != desc.Digest {
-			return fmt.Errorf("%s sent %d bytes that are not %s: %w", host.Host, len(data), desc.Digest, ErrCorrupt)
-		}
-		return nil
+	err := r.try(ctx, docker.HostCapabilityPull, func(ctx context.Context, host docker.RegistryHost) (err error) {
+		data, err = r.read(ctx, host, desc)
+		return err
 	})
 	return data, err
+}
+
+// read reads a document of a host whole.
+func (r *Repository) read(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor) ([]byte, error) {
+	fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
+	if err != nil {
+		return nil, err
+	}
+	rc, err := fetcher.Fetch(withKind(ctx, document), desc)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	data, err := io.ReadAll(io.LimitReader(rc, desc.Size+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) != desc.Size || desc.Digest.Algorithm().FromBytes(data) != desc.Digest {
+		return nil, fmt.Errorf("%s sent %d bytes that are not %s: %w", host.Host, len(data), desc.Digest, ErrCorrupt)
+	}
+	return data, nil
 }
 
 // resolver speaks to one host alone: which host is next is decided here.
@@ -262,11 +298,13 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 	if caps == docker.HostCapabilityPush { // a push that fails at one host must not end at another
 		hosts = hosts[:1]
 	}
+	hosts = r.inOrder(hosts)
 	retry := r.client.cfg.Retry
 	for attempt := 1; ; attempt++ {
 		var worst *failure
 		var again []docker.RegistryHost
 		for _, h := range hosts {
+			began := time.Now()
 			err := ask(withRefusal(quiet(ctx)), h)
 			if err == nil {
 				return nil
@@ -275,6 +313,7 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 				return context.Cause(ctx)
 			}
 			f := r.explain(h, err)
+			r.waited(h, began, f)
 			r.log.Debug("registry host failed", "host", h.Host, "attempt", attempt, "error", f)
 			if f.transient {
 				again = append(again, h)
@@ -289,6 +328,41 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 			return err
 		}
 	}
+}
+
+// longWait is how long a host may keep a request waiting, and fail, and still be asked first.
+const longWait = time.Second
+
+// waited notes a host that has failed without an answer, and has taken long for it. Each request of a pull would wait
+// for it: to a mirror that is switched off, half a minute for each manifest and layer.
+func (r *Repository) waited(host docker.RegistryHost, since time.Time, f *failure) {
+	if !f.unanswered || time.Since(since) < longWait {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.silent[host.Host] && len(r.hosts) > 1 {
+		r.silent[host.Host] = true
+		r.log.Warn("registry host does not answer, it is asked last for the rest of this image", "host", host.Host,
+			"error", f)
+	}
+}
+
+// inOrder are hosts in the order in which they are asked: those that did not answer come last.
+func (r *Repository) inOrder(hosts []docker.RegistryHost) []docker.RegistryHost {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hosts = slices.Clone(hosts)
+	slices.SortStableFunc(hosts, func(a, b docker.RegistryHost) int {
+		switch silent := r.silent; {
+		case silent[a.Host] == silent[b.Host]:
+			return 0
+		case silent[a.Host]:
+			return 1
+		}
+		return -1
+	})
+	return hosts
 }
 
 // pause waits between two attempts, and no shorter than the registry asked for.

@@ -27,6 +27,7 @@ type failure struct {
 	kind       error
 	corrupt    bool
 	transient  bool // another attempt may do better
+	unanswered bool // the host has not answered, or has stopped in the middle of an answer
 	retryAfter time.Duration
 	busy       bool // the host is asked too often
 }
@@ -102,12 +103,14 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind = errdefs.ErrFailedPrecondition
 	case errdefs.IsNotFound(err):
 		f.kind = errdefs.ErrNotFound
+	case errdefs.IsFailedPrecondition(err):
+		f.kind = errdefs.ErrFailedPrecondition
 	case errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err):
 		f.kind = errdefs.ErrInvalidArgument
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		f.kind = err
 	default:
-		f.kind, f.transient = errdefs.ErrUnavailable, true
+		f.kind, f.transient, f.unanswered = errdefs.ErrUnavailable, true, true
 	}
 	f.text = r.told(host, f)
 	if a, ok := host.Authorizer.(*authorizer); ok && a.withheld != "" && errdefs.IsUnauthorized(f.kind) {

@@ -15,7 +15,8 @@ import (
 // Login asks the registry's own host whether it takes the credentials; mirrors are not asked. asked is false where the
 // host wants no credentials at its front door, and so has told nothing about these.
 func (r *Repository) Login(ctx context.Context) (asked bool, err error) {
-	own := *r
+	own := &Repository{client: r.client, name: r.name, rules: r.rules, secret: r.secret, log: r.log,
+		transports: r.transports, silent: map[string]bool{}}
 	withheld := ""
 	own.hosts = slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool {
 		a, ok := h.Authorizer.(*authorizer)

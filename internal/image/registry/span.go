@@ -33,6 +33,9 @@ func (s *span) ask(req *http.Request) *http.Request {
 // rest of a blob, or for anything else.
 func (s *span) check(req *http.Request, resp *http.Response) error {
 	if s == nil {
+		if err := checkWhole(req, resp); err != nil {
+			return err
+		}
 		return checkRest(req, resp)
 	}
 	switch resp.StatusCode {
@@ -43,6 +46,9 @@ func (s *span) check(req *http.Request, resp *http.Response) error {
 	case http.StatusOK:
 		if s.whole = true; s.from > 0 {
 			return &rangeError{host: req.URL.Host, text: "it answers a request for a range with the whole"}
+		}
+		if err := checkLength(req, resp, s.size); err != nil {
+			return err
 		}
 	default:
 		return nil
@@ -66,6 +72,31 @@ func (s *span) checkPart(resp *http.Response) error {
 		return &rangeError{host: host, text: fmt.Sprintf("it sends %d bytes as %.80q", resp.ContentLength, header)}
 	}
 	s.to = got.to
+	return nil
+}
+
+// sizeKey is for the size of the blob of which a request wants the rest.
+type sizeKey struct{}
+
+// checkWhole refuses something else than the blob in the place of all of it, such as a page that a proxy or a mirror
+// has for everything. Otherwise another host would go on where it ends.
+func checkWhole(req *http.Request, resp *http.Response) error {
+	size, ok := req.Context().Value(sizeKey{}).(int64)
+	isBlob := strings.Contains(req.URL.Path, "/blobs/") || req.Response != nil // and no token
+	if !ok || !isBlob || resp.StatusCode != http.StatusOK {
+		return nil
+	}
+	return checkLength(req, resp, size)
+}
+
+func checkLength(req *http.Request, resp *http.Response, size int64) error {
+	if encoding := resp.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return nil // which is refused later
+	}
+	if resp.ContentLength >= 0 && resp.ContentLength != size {
+		return &rangeError{host: req.URL.Host, text: fmt.Sprintf("it sends %d bytes of type %.80q for a blob of %d",
+			resp.ContentLength, resp.Header.Get("Content-Type"), size)}
+	}
 	return nil
 }
 
