@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/model"
 	rt "berth/internal/registrytest"
 )
 
@@ -107,5 +108,25 @@ func TestAMirrorThatAnswersWithAPageIsPassedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestTokensThatExpireUnsaidAreRenewedForAllLayers that are on their way: each of them has sent the old one.
+func TestTokensThatExpireUnsaidAreRenewedForAllLayers(t *testing.T) {
+	f := newFixture(t, rt.WithTokenAuth("user", "password", ""), rt.WithTokensFor(4))
+	var layers []rt.ImageOption
+	for i := range 12 {
+		layers = append(layers, rt.Layer(rt.Random(int64(i), fmt.Sprint("d", i), 1, 100<<10)...))
+	}
+	img := f.push("a:1", layers...)
+	for range 5 {
+		_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1",
+			Auth: &model.Auth{Username: "user", Password: "password"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Remove(context.Background(), id(t, img)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

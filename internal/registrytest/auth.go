@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,7 +28,10 @@ type authentication struct {
 	static         string // a token that is always good
 	realm          string
 
+	uses int64 // of each token; 0: any number
+
 	tokens sync.Map // token -> scope
+	used   sync.Map // token -> *atomic.Int64
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
@@ -50,6 +54,9 @@ func (a *authentication) allows(req *http.Request) bool {
 			return true
 		}
 		scope, ok := a.tokens.Load(token)
+		if used, _ := a.used.LoadOrStore(token, new(atomic.Int64)); a.uses != 0 && used.(*atomic.Int64).Add(1) > a.uses {
+			return false
+		}
 		return ok && (req.URL.Path == "/v2/" || strings.Contains(scope.(string), "repository:"+repository(req)+":"))
 	}
 	return true
@@ -90,7 +97,11 @@ func (a *authentication) serveToken(w http.ResponseWriter, req *http.Request) {
 	token := rand.Text()
 	a.tokens.Store(token, strings.Join(req.Form["scope"], " "))
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"token": token, "access_token": token, "expires_in": 300})
+	answer := map[string]any{"token": token, "access_token": token}
+	if a.uses == 0 {
+		answer["expires_in"] = 300
+	}
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // repository is the name between /v2/ and the kind of object in a request's path.

@@ -103,6 +103,10 @@ func WithTokenAuth(user, password, refreshToken string) Option {
 	}
 }
 
+// WithTokensFor makes each token that the token server gives good for so many requests. Neither the token server nor
+// the registry says that it has expired.
+func WithTokensFor(requests int64) Option { return func(o *options) { o.auth.uses = requests } }
+
 // WithRegistryToken makes the registry accept this bearer token too, without its token server.
 func WithRegistryToken(token string) Option {
 	return func(o *options) {

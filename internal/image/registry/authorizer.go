@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
@@ -23,7 +24,14 @@ type authorizer struct {
 	// withheld is why the host does not get the credentials that there are; empty: it gets them, or there are none.
 	withheld string
 
-	tokens docker.Authorizer // of the library: passwords, and tokens for them
+	fresh func() docker.Authorizer // makes one of the library, which has passwords, and gets tokens for them
+
+	asking chan struct{} // held while the library authorizes a request
+
+	mu       sync.Mutex
+	tokens   docker.Authorizer // guarded by mu
+	accepted map[string]bool   // tokens that the host has accepted, until they are renewed; guarded by mu
+	renewed  map[string]bool   // tokens that the host accepted and then refused; guarded by mu
 }
 
 // newAuthorizer is for a host whose requests go over a transport, without the library's fallback to plain HTTP.
@@ -35,15 +43,57 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 		user, password, a.token = c.user, c.password, c.token
 	}
 	service := &tokenService{base: &ownHeaders{a, over}, password: user != ""}
-	a.tokens = docker.NewDockerAuthorizer(
-		docker.WithAuthClient(&http.Client{Transport: service, CheckRedirect: stayAtOrigin}),
-		docker.WithAuthCreds(func(host string) (string, string, error) {
-			if host != h.Host {
-				return "", "", nil
-			}
-			return user, password, nil
-		}))
+	a.fresh = func() docker.Authorizer {
+		return docker.NewDockerAuthorizer(
+			docker.WithAuthClient(&http.Client{Transport: service, CheckRedirect: stayAtOrigin}),
+			docker.WithAuthCreds(func(host string) (string, string, error) {
+				if host != h.Host {
+					return "", "", nil
+				}
+				return user, password, nil
+			}))
+	}
+	a.asking = make(chan struct{}, 1)
+	a.tokens, a.accepted, a.renewed = a.fresh(), map[string]bool{}, map[string]bool{}
 	return a
+}
+
+func (a *authorizer) library() docker.Authorizer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tokens
+}
+
+// bearer is the token that a request has; empty: none, or none that a token service gives.
+func bearer(req *http.Request) string {
+	token, _ := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
+	return token
+}
+
+// answered notes whether the host has accepted the token of a request to it.
+func (a *authorizer) answered(resp *http.Response) {
+	token := bearer(resp.Request)
+	if token == "" || resp.StatusCode >= 400 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.renewed[token] {
+		a.accepted[token] = true
+	}
+}
+
+// renew has the library forget a token that the host has accepted and refuses now: it has expired, although neither the
+// token service nor the host has said so. Of those who have sent it, the first one does this.
+func (a *authorizer) renew(token string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.accepted[token] {
+		delete(a.accepted, token)
+		a.renewed[token] = true
+		a.tokens = a.fresh()
+	}
+	return a.renewed[token]
 }
 
 // ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service.
@@ -125,7 +175,14 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 			return nil
 		}
 	}
-	return a.tokens.Authorize(ctx, req)
+	// One at a time: all others would wait for the same token, and the library looks at it while it is being made.
+	select {
+	case a.asking <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-a.asking }()
+	return a.library().Authorize(ctx, req)
 }
 
 // AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization.
@@ -149,9 +206,11 @@ func (a *authorizer) addResponses(ctx context.Context, responses []*http.Respons
 	again := sent && slices.ContainsFunc(responses[:len(responses)-1], func(r *http.Response) bool {
 		return r.StatusCode == http.StatusUnauthorized
 	})
+	renewed := sent && !again && a.own(from) && a.renew(bearer(last.Request))
 	for _, challenge := range auth.ParseAuthHeader(last.Header) {
-		// A token of an earlier request may have expired, which its host says: the library gets another then.
-		expired := challenge.Scheme == auth.BearerAuth && challenge.Parameters["error"] != ""
+		// A token of an earlier request may have expired, which its host says: the library gets another then. Some hosts
+		// do not say it.
+		expired := challenge.Scheme == auth.BearerAuth && (renewed || challenge.Parameters["error"] != "")
 		if again || sent && !expired {
 			told := strings.TrimSpace("the authorization is not accepted " + challenge.Parameters["error"])
 			return fmt.Errorf("%s: %w", told, docker.ErrInvalidAuthorization)
@@ -163,5 +222,5 @@ func (a *authorizer) addResponses(ctx context.Context, responses []*http.Respons
 			return fmt.Errorf("%w: %w", err, docker.ErrInvalidAuthorization)
 		}
 	}
-	return a.tokens.AddResponses(ctx, responses)
+	return a.library().AddResponses(ctx, responses)
 }

@@ -458,6 +458,37 @@ func TestTokenServicesAreAskedOnlyWhereTheyMayBe(t *testing.T) {
 	}
 }
 
+// TestATokenThatExpiresUnsaidIsRenewed: token services need not say how long a token is good for, and registries need
+// not say that it has expired. A pull that took longer than that failed, at each attempt. A token that has never been
+// good is not asked for again.
+func TestATokenThatExpiresUnsaidIsRenewed(t *testing.T) {
+	for kind, k := range kinds {
+		if kind != "token" && kind != "identity token" {
+			continue
+		}
+		for _, uses := range []int64{1, 2, 3} {
+			w := newWorld(t)
+			registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"),
+				rt.WithTokensFor(uses))
+			w.push(registry)
+			w.configure("CA")
+			for range 3 {
+				if err := w.read(&k.auth); err != nil {
+					t.Errorf("%s: tokens for %d requests: %v", kind, uses, err)
+				}
+			}
+		}
+		w := newWorld(t)
+		registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"),
+			rt.WithTokensFor(-1))
+		w.push(registry)
+		w.configure("CA")
+		if err := w.read(&k.auth); !errors.Is(err, errdefs.ErrUnauthenticated) || len(registry.TokenRequests()) != 1 {
+			t.Errorf("%s: no token is good: %v, %d were asked for", kind, err, len(registry.TokenRequests()))
+		}
+	}
+}
+
 // A token service that redirects takes the password along: the form of a POST goes with a redirect 307.
 func TestATokenServiceDoesNotSendPasswordsOn(t *testing.T) {
 	for _, kind := range []string{"token", "identity token"} {

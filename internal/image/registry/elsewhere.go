@@ -20,7 +20,11 @@ type elsewhere struct {
 
 func (e *elsewhere) RoundTrip(req *http.Request) (*http.Response, error) {
 	if e.a.own(req.URL) {
-		return e.base.RoundTrip(req)
+		resp, err := e.base.RoundTrip(req)
+		if err == nil {
+			e.a.answered(resp)
+		}
+		return resp, err
 	}
 	if err := e.check(req.URL); err != nil {
 		if req.Body != nil {
