@@ -789,14 +789,15 @@ func TestWhatARegistryDoesWrong(t *testing.T) {
 		{"corrupt", func(d string) rt.Faults { return rt.Faults{Corrupt: d} }, errdefs.ErrFailedPrecondition, "digest"},
 		{"500 twice", func(string) rt.Faults { return rt.Faults{Status: 500, StatusTimes: 2} }, nil, ""},
 		{"503 always", func(string) rt.Faults { return rt.Faults{Status: 503} }, errdefs.ErrUnavailable, "503"},
-		{"503 for blobs", func(d string) rt.Faults { return rt.Faults{Status: 503, Path: d} }, errdefs.ErrUnavailable, "503"},
+		{"503 for blobs", func(d string) rt.Faults { return rt.Faults{Status: 503, Path: d} }, errdefs.ErrUnavailable,
+			"503 Service Unavailable (UNKNOWN: made to fail)"},
 		{"429 with patience", func(string) rt.Faults {
 			return rt.Faults{Status: 429, StatusTimes: 1, RetryAfter: "1"}
 		}, nil, ""},
 		{"429 without end", func(string) rt.Faults { return rt.Faults{Status: 429} }, errdefs.ErrUnavailable, "429"},
 		{"429 for an hour", func(string) rt.Faults {
 			return rt.Faults{Status: 429, RetryAfter: "3600"}
-		}, errdefs.ErrUnavailable, "429"},
+		}, errdefs.ErrUnavailable, "429 Too Many Requests, the registry wants to be asked again after 1h0m0s"},
 		{"no such blob", func(d string) rt.Faults { return rt.Faults{Status: 404, Path: d} }, errdefs.ErrNotFound, ""},
 		{"a manifest of 100 MB", func(string) rt.Faults {
 			return rt.Faults{ManifestSize: 100 << 20}

@@ -140,9 +140,19 @@ type statusError struct {
 	method     string
 	path       string
 	retryAfter time.Duration
+	said       string // by the registry; empty: nothing
 }
 
-func (e *statusError) Error() string { return fmt.Sprintf("%s %s: %s", e.method, e.path, e.status) }
+func (e *statusError) Error() string {
+	text := fmt.Sprintf("%s %s: %s", e.method, e.path, e.status)
+	if e.said != "" {
+		text += " (" + e.said + ")"
+	}
+	if e.retryAfter > 0 {
+		text += fmt.Sprintf(", the registry wants to be asked again after %v", e.retryAfter.Round(time.Second))
+	}
+	return text
+}
 
 // forbiddenError is the answer 403 to a HEAD, which has no text.
 type forbiddenError struct{ method, path, status string }

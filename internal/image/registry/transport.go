@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth/internal/jail/wire"
 )
 
 // kind says whether a request asks for a blob, or for a document that is read into memory.
@@ -114,10 +117,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	switch code := resp.StatusCode; {
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
+		said := serverMessage(resp, cancel)
 		cancel()
 		resp.Body.Close()
 		return nil, &statusError{code: code, status: resp.Status, method: req.Method, path: req.URL.Path,
-			retryAfter: retryAfter(resp.Header, time.Now())}
+			retryAfter: retryAfter(resp.Header, time.Now()), said: said}
 	case code == http.StatusForbidden && req.Method == http.MethodHead:
 		// The library would ask once more, by GET, for a text beside the status.
 		cancel()
@@ -188,6 +192,27 @@ func (r *Repository) guard(t *http.Transport) *http.Transport {
 		return conn, nil
 	}
 	return t
+}
+
+// What is read of an answer that is no success: so many bytes, in so much time.
+const (
+	maxSaid  = 16 << 10
+	timeSaid = 2 * time.Second
+)
+
+// serverMessage is what a registry says beside a status, such as how many pulls it allows, in the form of the
+// distribution specification (Error Codes). Empty: nothing in this form. stop ends the connection.
+func serverMessage(resp *http.Response, stop func()) string {
+	defer time.AfterFunc(timeSaid, stop).Stop()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxSaid))
+	var said struct {
+		Errors []struct{ Code, Message string }
+	}
+	if err != nil || json.Unmarshal(data, &said) != nil || len(said.Errors) == 0 {
+		return ""
+	}
+	first := said.Errors[0]
+	return wire.Printable(strings.Trim(first.Code+": "+first.Message, ": "), 500)
 }
 
 // retryAfter reads the header of that name, in seconds or as a date (RFC 9110, 10.2.3). 0: none. A date
