@@ -93,16 +93,21 @@ func ptr[T any](v T) *T { return &v }
 
 func TestCommandAndArgumentsMergeAsInKubernetes(t *testing.T) {
 	image := imagespec.ImageConfig{Entrypoint: []string{"entry"}, Cmd: []string{"default"}}
+	none := imagespec.ImageConfig{Entrypoint: []string{""}, Cmd: []string{"default"}} // ENTRYPOINT [""]
 	for _, c := range []struct {
+		image               imagespec.ImageConfig
 		command, args, want []string
 	}{
-		{nil, nil, []string{"entry", "default"}},
-		{nil, []string{"arg"}, []string{"entry", "arg"}},
-		{[]string{"cmd"}, nil, []string{"cmd"}},
-		{[]string{"cmd"}, []string{"arg"}, []string{"cmd", "arg"}},
+		{image, nil, nil, []string{"entry", "default"}},
+		{image, nil, []string{"arg"}, []string{"entry", "arg"}},
+		{image, []string{"cmd"}, nil, []string{"cmd"}},
+		{image, []string{"cmd"}, []string{"arg"}, []string{"cmd", "arg"}},
+		{none, nil, nil, []string{"default"}},
+		{none, nil, []string{"arg"}, []string{"arg"}},
+		{none, []string{"cmd"}, nil, []string{"cmd"}},
 	} {
 		in := input(t)
-		in.Image, in.Container.Command, in.Container.Args = image, c.command, c.args
+		in.Image, in.Container.Command, in.Container.Args = c.image, c.command, c.args
 		if got := build(t, in).Spec.Process.Args; !slices.Equal(got, c.want) {
 			t.Errorf("command %q, args %q: runs %q, want %q", c.command, c.args, got, c.want)
 		}

@@ -48,11 +48,14 @@ func cmpOr(a, b string) string {
 	return b
 }
 
-// args: a command replaces the image's entrypoint and its arguments; arguments alone replace the image's arguments.
+// args: a command replaces the image's entrypoint and its arguments; arguments alone replace the image's arguments. An
+// entrypoint of one empty word is none: that is how a Dockerfile undoes the entrypoint of its base.
 func (b *builder) args() []string {
 	command, args := b.config.Command, b.config.Args
 	if len(command) == 0 {
-		command = b.in.Image.Entrypoint
+		if e := b.in.Image.Entrypoint; len(e) != 1 || e[0] != "" {
+			command = e
+		}
 		if len(args) == 0 {
 			args = b.in.Image.Cmd
 		}

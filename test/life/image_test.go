@@ -124,6 +124,25 @@ func TestAnImageInUseKeepsItsContainers(t *testing.T) {
 	}
 }
 
+// TestAnImageWithAnEmptyEntrypointRunsItsCommand: ENTRYPOINT [""] is how a Dockerfile undoes that of its base. Docker
+// and containerd (since its issue 7229) take it for none.
+func TestAnImageWithAnEmptyEntrypointRunsItsCommand(t *testing.T) {
+	n := nodetest.Shared(t)
+	r, host := broken(t, n)
+	push(t, r, "none:1", image(t, registrytest.WithBusybox(), registrytest.Entrypoint(""), registrytest.Cmd("echo", "it")))
+	ref := host + "/none:1"
+	if err := pull(t, n, ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	p := nodetest.RunPod(t, n)
+	for want, args := range map[string][]string{"it\n": nil, "that\n": {"echo", "that"}} {
+		c := p.Run(func(c *cri.ContainerConfig) { c.Image.Image, c.Command, c.Args = ref, nil, args })
+		if s := c.WaitExit(); s.ExitCode != 0 || c.Stdout() != want {
+			t.Errorf("ended with %d: %q", s.ExitCode, c.Log())
+		}
+	}
+}
+
 func TestAnImageHasOneIDInEveryCall(t *testing.T) {
 	n := nodetest.Shared(t)
 	ctx := nodetest.Context(t)
