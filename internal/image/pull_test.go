@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,30 @@ func TestEveryKindOfImageIsUnpackedTheSame(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAnIndexIsBelievedAboutThePlatform, and not the configuration: some images were built with that of another
+// platform. containerd 2.2 did not unpack them, and said that they were there.
+func TestAnIndexIsBelievedAboutThePlatform(t *testing.T) {
+	f := newFixture(t)
+	other := "linux/arm64"
+	if runtime.GOARCH == "arm64" {
+		other = "linux/amd64"
+	}
+	img := f.push("multi:other", rt.Platform(other), files("a", "b"))
+	size, err := img.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.putManifest("multi:1", ocispec.MediaTypeImageIndex, fmt.Appendf(nil,
+		`{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":%q,"size":%d,"platform":{"os":"linux",`+
+			`"architecture":%q}}]}`,
+		ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, digestOf(t, img), size, runtime.GOARCH))
+	if got := f.pull("multi:1"); got != id(t, img) {
+		t.Errorf("the image is %s", got)
+	}
+	_, err = f.Pull(context.Background(), PullRequest{Ref: host + "multi:other"})
+	wantErr(t, err, errdefs.ErrNotFound, other)
 }
 
 func TestAnIndexYieldsThePlatformOfTheNode(t *testing.T) {

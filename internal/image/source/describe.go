@@ -76,7 +76,7 @@ func (d *Describer) Describe(ctx context.Context, src *Image, target ocispec.Des
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
 	s := &search{Describer: d, read: read}
-	return s.describe(ctx, src, target, 0)
+	return s.describe(ctx, src, target, 0, false)
 }
 
 // search is the way through the indexes of one image.
@@ -92,7 +92,9 @@ type unsuitableError struct{ error }
 
 func (e *unsuitableError) Unwrap() error { return e.error }
 
-func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descriptor, depth int) error {
+// describe describes what a descriptor is of. told: an index says that it is for this platform, and is believed. Some
+// images were built with the configuration of another platform, among them releases of pause and Cilium.
+func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descriptor, depth int, told bool) error {
 	at := desc
 	if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
 		at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
@@ -148,7 +150,7 @@ func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descript
 		return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
 	src.Manifest, src.RawManifest, src.Layers = desc, raw, doc.Layers
-	return s.describeConfig(ctx, src, doc.Config, s.read)
+	return s.describeConfig(ctx, src, doc.Config, s.read, told)
 }
 
 // describeIndex describes the image of an index that fits best. Where no entry says that it is for the platform, those
@@ -158,7 +160,7 @@ func (s *search) describeIndex(ctx context.Context, src *Image, index digest.Dig
 
 	best, untold, have := s.choose(manifests)
 	if best != nil {
-		return s.describe(ctx, src, *best, depth+1)
+		return s.describe(ctx, src, *best, depth+1, true)
 	}
 	var found *Image
 	for i := range untold {
@@ -167,7 +169,7 @@ func (s *search) describeIndex(ctx context.Context, src *Image, index digest.Dig
 				"into: %w", index, s.Platform, maxUntold, errdefs.ErrInvalidArgument)
 		}
 		one := *src
-		err := s.describe(ctx, &one, untold[i], depth+1)
+		err := s.describe(ctx, &one, untold[i], depth+1, false)
 		if len(manifests) == 1 { // an image may leave it to the index to say nothing, too
 			*src = one
 			return err
@@ -225,7 +227,7 @@ func (d *Describer) choose(manifests []ocispec.Descriptor) (best *ocispec.Descri
 }
 
 func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec.Descriptor,
-	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
+	read func(context.Context, ocispec.Descriptor) ([]byte, error), told bool) error {
 
 	if images.IsManifestType(desc.MediaType) || images.IsIndexType(desc.MediaType) {
 		// A push would put it in the place of the image's manifest.
@@ -258,7 +260,7 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
 			len(src.Layers), len(img.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
 	}
-	if img.OS != "" && img.Architecture != "" {
+	if !told && img.OS != "" && img.Architecture != "" {
 		p := platforms.Normalize(img.Platform)
 		if !d.match.Match(p) {
 			return &unsuitableError{fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), d.Platform,
