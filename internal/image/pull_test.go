@@ -658,6 +658,39 @@ func TestCredentialsForAnotherHostAreNotSent(t *testing.T) {
 	}
 }
 
+// TestNewAuthoritiesOfTheNodeAreBelieved without a start of berthd, as after update-ca-certificates: of a host with and
+// without a ca of its own in hosts.toml. They were those of the first pull.
+func TestNewAuthoritiesOfTheNodeAreBelieved(t *testing.T) {
+	bundle := filepath.Join(t.TempDir(), "ca-certificates.crt")
+	t.Setenv("SSL_CERT_FILE", bundle)
+	t.Setenv("SSL_CERT_DIR", t.TempDir())
+	other := newRegistry(t, rt.WithTLS())
+	if err := os.WriteFile(bundle, other.CertPEM(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, rt.WithTLS())
+	f.push("a:1", files("a", "b"))
+	hosts := filepath.Join(f.cfg.HostsDir, "registry.test")
+	if err := os.WriteFile(filepath.Join(hosts, "other.pem"), other.CertPEM(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, ca := range []string{"", "ca = \"other.pem\"\n"} {
+		text := fmt.Sprintf("server = %q\n%s", f.reg.URL(), ca)
+		if err := errors.Join(os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte(text), 0o644),
+			os.WriteFile(bundle, other.CertPEM(), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1"})
+		wantErr(t, err, errdefs.ErrFailedPrecondition, "unknown authority")
+		if err := os.WriteFile(bundle, slices.Concat(other.CertPEM(), f.reg.CertPEM()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Remove(context.Background(), f.pull("a:1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTLSNeedsTheConfiguredAuthority(t *testing.T) {
 	f := newFixture(t, rt.WithTLS())
 	f.push("a:1", files("a", "b"))

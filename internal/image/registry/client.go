@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -55,6 +56,7 @@ type Client struct {
 	// dial is for tests, whose names are in no DNS; nil: the library's.
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	proxies *proxies
+	roots   roots
 }
 
 // NewClient makes a client.
@@ -130,6 +132,9 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *mode
 		return nil, fmt.Errorf("registry %s: configuration in %s: %w: %w", domain, c.cfg.HostsDir, err,
 			errdefs.ErrFailedPrecondition)
 	}
+	for _, t := range r.transports { // now that the library has added what hosts.toml names
+		c.trust(t.base)
+	}
 	each, err := rules.of(r.hosts)
 	if err != nil {
 		return nil, err
@@ -181,6 +186,21 @@ func (r *Repository) instrument(c *http.Client) error {
 		return fmt.Errorf("registry client has a transport of type %T", t)
 	}
 	return nil
+}
+
+// trust has connections believe the node's certificate authorities of now, besides those that hosts.toml names. Hosts
+// without authorities of their own share one pool.
+func (c *Client) trust(t *http.Transport) {
+	pool, pem := c.roots.current()
+	switch {
+	case pool == nil, t.TLSClientConfig != nil && t.TLSClientConfig.RootCAs == pool:
+	case t.TLSClientConfig == nil:
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	case t.TLSClientConfig.RootCAs == nil:
+		t.TLSClientConfig.RootCAs = pool
+	default:
+		t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem)
+	}
 }
 
 var noLog = func() *log.Entry {
