@@ -113,7 +113,7 @@ func ldflags(version string) string {
 	return flags
 }
 
-// Build is the path of a program. One that was built from the same go.mod and go.sum, with the same flags, is taken from
+// Build is the path of a program. One that was built from the same go.mod and go.sum, with the same flags, comes from
 // the user's cache directory.
 func (p Program) Build(ctx context.Context) (string, error) {
 	module, err := moduleDir(cmp.Or(p.module, own))
