@@ -157,10 +157,8 @@ func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all 
 		if err != nil && !earlier {
 			return err
 		}
-		if !earlier {
-			if held, err := c.escrow.signal(id, sig); held {
-				return err
-			}
+		if !earlier && c.escrow.signal(id, sig) {
+			return nil
 		}
 	}
 	sent := false

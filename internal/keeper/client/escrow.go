@@ -281,23 +281,22 @@ func (e *escrow) input(id string) (*Input, error) {
 	return &Input{File: newFile(n, "input"), Terminal: terminal}, nil
 }
 
-// signal sends a signal to the process of an item. held is false where the process is not here. A process that has
-// exited needs none.
-func (e *escrow) signal(id string, sig syscall.Signal) (held bool, err error) {
+// signal sends a signal to the process of an item. A process that has exited needs none. sent is false where the process
+// is not here, or where the kernel lets only the keeper signal it: berthd may have less rights, or be in another PID
+// namespace.
+func (e *escrow) signal(id string, sig syscall.Signal) (sent bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	it := e.items[id]
 	if it == nil {
-		return false, nil
+		return false
 	}
 	fd, held := it.files[protocol.RolePidfd]
 	if !held {
-		return false, nil
+		return false
 	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return true, fmt.Errorf("signal %d to container %s: %w", sig, id, os.NewSyscallError("pidfd_send_signal", err))
-	}
-	return true, nil
+	err := unix.PidfdSendSignal(fd, sig, nil, 0)
+	return err == nil || errors.Is(err, unix.ESRCH)
 }
 
 func (e *escrow) close() {
