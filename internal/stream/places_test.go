@@ -7,10 +7,27 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"k8s.io/client-go/tools/remotecommand"
 )
+
+// awaitEmpty waits until no place is taken.
+func (p *places) awaitEmpty(t *testing.T) {
+	t.Helper()
+	for end := deadline(t); ; time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		n := p.n
+		p.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		if end.Err() != nil {
+			t.Fatalf("%d places stay taken", n)
+		}
+	}
+}
 
 // TestClientsWithTokensHaveABound, all together and those of one container: each has memory and descriptors of the
 // node, and who may exec gets a token for each call.
@@ -48,6 +65,7 @@ func TestClientsWithTokensHaveABound(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			earlier := execURL(t, s, Wanted{Stdout: true}, "true")
+			s.places.awaitEmpty(t) // a client that was served before may be leaving yet
 			empty := fill(c.n, c.of)
 			if err := ask("c1"); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), c.told) {
 				t.Errorf("a token more: %v", err)
