@@ -281,9 +281,9 @@ func (e *escrow) input(id string) (*Input, error) {
 	return &Input{File: newFile(n, "input"), Terminal: terminal}, nil
 }
 
-// signal sends a signal to the process of an item. A process that has exited needs none. sent is false where the process
-// is not here, or where the kernel lets only the keeper signal it: berthd may have less rights, or be in another PID
-// namespace.
+// signal sends a signal to the process of an item. A process that has exited needs none. sent is false where the
+// process is not here, or where the kernel lets only the keeper signal it: berthd may have less rights, or be in
+// another PID namespace.
 func (e *escrow) signal(id string, sig syscall.Signal) (sent bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
