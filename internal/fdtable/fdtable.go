@@ -20,13 +20,13 @@ func Reserve(count int) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("limit of open files: %w", err)
 	}
-	any, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make room for descriptors: %w", err)
 	}
-	defer unix.Close(any)
+	defer unix.Close(root)
 	last := min(uint64(count), limit.Cur) - 1
-	high, err := unix.FcntlInt(uintptr(any), unix.F_DUPFD_CLOEXEC, int(last))
+	high, err := unix.FcntlInt(uintptr(root), unix.F_DUPFD_CLOEXEC, int(last))
 	if err == unix.EMFILE {
 		return nil // the last of those that it may have is in use, so there is room
 	}
