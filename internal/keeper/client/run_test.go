@@ -2,7 +2,10 @@ package client_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,5 +120,33 @@ func TestExecInRunningContainer(t *testing.T) {
 	out, exit := n.exec("a", 0, "sh", "-c", "echo $HOME; exit 5")
 	if out != "/\n" || exit.ExitCode != 5 || exit.TimedOut {
 		t.Errorf("output %q, exit %+v", out, exit)
+	}
+}
+
+// TestAForeignProcessIsNoPIDNamespaceToJoin: the process ID of a target may be that of any process of the node by the
+// time of the start, if the target has ended. Seen to fail without targetLives: the container was in the PID namespace
+// of the host.
+func TestAForeignProcessIsNoPIDNamespaceToJoin(t *testing.T) {
+	foreign := exec.Command("/bin/busybox", "sleep", "1000")
+	if err := foreign.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = foreign.Process.Kill(); _ = foreign.Wait() })
+	n := start(t)
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		id := "foreign-" + string(setup)
+		req := n.request(id, "/bin/sleep", "1000")
+		req.Setup = setup
+		req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", foreign.Process.Pid)
+		if _, err := n.client.Run(n.ctx(), req); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "running container") {
+			t.Errorf("%s: %v", setup, err)
+		}
+		if list, err := n.client.List(n.ctx()); err != nil || len(list) > 0 {
+			t.Errorf("%s: containers are left: %v, %v", setup, list, err)
+		}
+		if left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup + "/" + id); len(left) > 0 {
+			t.Errorf("%s: cgroups are left: %v", setup, left)
+		}
 	}
 }

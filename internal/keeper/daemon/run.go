@@ -194,7 +194,12 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	}
 	log := logpump.New(r.LogPath, s.backlogs, c.log)
 	log.Limit(r.LogLimits, true)
-	l.Register = func(res runtime.Started) error { return c.register(res, &ends, log) }
+	l.Register = func(res runtime.Started) error {
+		if err := c.targetLives(spec); err != nil {
+			return err
+		}
+		return c.register(res, &ends, log)
+	}
 	l.Unregister = c.unregister
 	err = s.runtime.Start(context.Background(), c, l)
 	l.IO.Close()
@@ -266,6 +271,30 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 		return err
 	}
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
+}
+
+// targetLives fails if the specification names the PID namespace of a process that is none of a running container, by a
+// path below /proc. The process ID may have been another container's when berthd looked, whose end has made it free
+// for any process of the node. A container that runs now has had the ID since then: so it is its namespace that the new
+// one has joined.
+func (c *container) targetLives(spec *specs.Spec) error {
+	for _, ns := range spec.Linux.Namespaces {
+		var pid int
+		if ns.Type != specs.PIDNamespace {
+			continue
+		}
+		if n, _ := fmt.Sscanf(ns.Path, "/proc/%d/ns/pid", &pid); n == 0 {
+			continue
+		}
+		for _, other := range c.s.containers.all() {
+			if r := other.Record(); r.PID == pid && r.State == protocol.StateRunning && pidfd.Alive(pid, r.Start) {
+				return nil
+			}
+		}
+		return fmt.Errorf("join the PID namespace %s: it is not that of a running container any more: %w", ns.Path,
+			errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // firstClient is a client that is to be attached before the program begins, with its files.
