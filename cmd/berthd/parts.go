@@ -299,11 +299,12 @@ func (d *parts) openPods(ctx context.Context) error {
 	}
 	d.onClose(d.pods.Close)
 	open, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var compiling sync.WaitGroup
-	compiling.Go(func() { compileSeccomp(open, d.keeper, known, d.log) })
+	var ahead sync.WaitGroup
+	ahead.Go(func() { compileSeccomp(open, d.keeper, known, d.log) })
+	ahead.Go(warmUp)
 	d.onClose(func() error {
 		cancel()
-		compiling.Wait()
+		ahead.Wait()
 		return nil
 	})
 	if d.plugins != nil {

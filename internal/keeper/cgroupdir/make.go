@@ -37,6 +37,12 @@ var roots = sync.OnceValue(func() map[string]string {
 	return found
 })
 
+// Find looks for the hierarchies now, so that no container waits for that.
+func Find() {
+	roots()
+	_, _ = cgroups.GetCgroupMounts(true) // OfProcess has them from libcontainer, which keeps them
+}
+
 // NewManager returns the manager of a container's cgroup, as libcontainer's manager.New.
 func NewManager(cg *cgroups.Cgroup) (cgroups.Manager, error) {
 	known := roots()

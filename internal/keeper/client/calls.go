@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
+	"berth/internal/codec"
 	"berth/internal/keeper/protocol"
 	"berth/internal/loglimit"
 )
@@ -88,6 +89,9 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	}
 	return result, nil
 }
+
+// WarmUp looks at the types of the messages of a container's life before the first one begins.
+func WarmUp() { codec.Messages(protocol.Usual...) }
 
 // Prepare has the keeper compile a seccomp profile before a container has it. A keeper that is too old for this call
 // compiles it with the first container.

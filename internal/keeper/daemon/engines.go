@@ -35,6 +35,7 @@ func (s *Server) openEngines() error {
 	if err != nil {
 		return err
 	}
+	go stage.WarmUp()
 	filters := filter.NewStore(filepath.Join(s.cfg.Dir, filterDir), s.containers.usedFilters, s.log)
 	lib := libcontainer.New(s.dir(), stages, filters, s.orphans.Begin)
 	s.runtime = selector.New(s.dir(), s.orphans.Begin, stage.New(s.dir(), stages, filters, lib), lib)

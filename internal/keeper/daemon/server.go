@@ -14,9 +14,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/codec"
 	"berth/internal/keeper/events"
 	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/gate"
@@ -197,6 +199,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
+	go warmUp()
 	if s.escrow.store != nil {
 		s.escrow.store.Notify("READY=1")
 	}
@@ -210,6 +213,12 @@ func (s *Server) Serve(ctx context.Context) error {
 	case err := <-s.sockets.fatal:
 		return err
 	}
+}
+
+// warmUp looks at the types of the first start and the first exec before these do.
+func warmUp() {
+	codec.JSON(specs.Spec{}, record.Container{}, record.Exec{}, protocol.Packet{})
+	codec.Messages(protocol.Usual...)
 }
 
 // listen starts to answer on the listeners.

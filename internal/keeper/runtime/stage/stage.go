@@ -20,6 +20,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/codec"
 	"berth/internal/disk"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
@@ -56,6 +57,12 @@ var (
 // New returns the engine of a keeper with this directory.
 func New(dir runtime.Dir, stages *plan.Stages, filters *filter.Store, lib *libcontainer.Engine) *Engine {
 	return &Engine{Engine: lib, dir: dir, stages: stages, filters: filters}
+}
+
+// WarmUp does once what the first start would do else, and each later one would find done.
+func WarmUp() {
+	cgroupdir.Find()
+	codec.JSON(runc.State{})
 }
 
 // CompileSeccomp compiles a profile that is not compiled yet, so that no container waits for that.
