@@ -111,7 +111,7 @@ func readFile(path string, v any) (found bool, spoilt, err error) {
 	} else if err != nil {
 		return true, err, nil
 	}
-	return true, json.Unmarshal(data, v), nil
+	return true, state.Decode(data, v), nil
 }
 
 // maxUnused is how many files of records that are gone are kept for the next endpoints. The files of more than these
