@@ -66,7 +66,10 @@ func (d *database) cached(blob digest.Digest) []byte {
 // keepImage writes an image's own file. What fails costs something only if the database is spoilt before the next
 // start of berthd.
 func (d *database) keepImage(r *imageRecord) {
-	f := imageFile{Manifest: d.cached(r.Manifest), Config: d.cached(digest.Digest(r.ID))}
+	f := imageFile{Manifest: d.cached(r.Manifest)}
+	if r.Artifact == "" {
+		f.Config = d.cached(digest.Digest(r.ID))
+	}
 	var err error
 	if f.Image, err = r.whole(f.Config); err == nil {
 		err = d.files.Save(imageFileID(r.ID), &f)

@@ -7,6 +7,8 @@
 // is one exception: a layer may have files below directories for which it has no entry. The attributes of these
 // directories come from the layers below. If they differ, the layer gets a variant for that chain of parents.
 //
+// What is no image is an artifact: files, which no child parses, and which containers can mount. See artifact.go.
+//
 // On disk, under Config.Root:
 //
 //	images.db                records of images and layers, manifests, configurations (bbolt)

@@ -50,6 +50,17 @@ func parseNumber(n string) (uint64, bool) {
 	return v, err == nil
 }
 
+// take returns a layer with one more reference, which is the caller's; nil: there is none.
+func (x *index) take(key string) *layer {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	l := x.layers[key]
+	if l != nil {
+		l.refs++
+	}
+	return l
+}
+
 // put enters a record into the tables in place of the one of the same ID, and counts its layers. index.mu is held, or
 // the store is being opened.
 func (x *index) put(r *imageRecord) {

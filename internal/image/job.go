@@ -40,19 +40,19 @@ type job struct {
 // anybody may write into an image's configuration, is not enough: pulls of a layer that many images have would wait for
 // a registry of somebody else, which sends it as slowly as it likes.
 type jobKey struct {
-	diffID   digest.Digest
+	diffID   digest.Digest // of a blob of an artifact: its digest
 	blob     digest.Digest
 	registry string // empty: an archive
+	raw      bool   // a blob of an artifact, which is kept as it is
 }
 
-// layer gets a layer and takes a reference to it, which the caller has to release. If registry is not empty, the
+// layer gets a layer and takes a reference to it, which the caller has to release. If the registry is not empty, the
 // metrics count where the layer came from.
 func (s *Store) layer(
-	ctx context.Context, now *inForce, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher,
-	b *progress.Bar,
+	ctx context.Context, now *inForce, desc ocispec.Descriptor, key jobKey, fetch fetcher, b *progress.Bar,
 ) (*layer, error) {
 	count := func(from metrics.LayerSource) {
-		if registry != "" {
+		if key.registry != "" {
 			s.cfg.Metrics.Layer(from)
 		}
 	}
@@ -62,14 +62,13 @@ func (s *Store) layer(
 			s.index.mu.Unlock()
 			return nil, errClosed
 		}
-		if l := s.index.layers[diffID.String()]; l != nil {
+		if l := s.index.layers[key.keyOf()]; l != nil {
 			l.refs++
 			s.index.mu.Unlock()
 			b.Set(model.PullPresent)
 			count(metrics.LayerStored)
 			return l, nil
 		}
-		key := jobKey{diffID: diffID, blob: desc.Digest, registry: registry}
 		j := s.index.jobs[key]
 		mine := j == nil
 		if mine {
@@ -197,9 +196,13 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 		if err := makeLayerRoot(fs); err != nil {
 			return nil, err
 		}
-		rec, hosts, err := j.now.unpacker.attempt(ctx, j, fs, not)
+		attempt := j.now.unpacker.attempt
+		if j.raw {
+			attempt = keepBlob
+		}
+		rec, hosts, err := attempt(ctx, j, fs, not)
 		if err == nil {
-			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
+			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.keyOf(), j.diffID.String(), s.boot
 			if info, err := os.Stat(filepath.Join(dir, layertar.FileName)); err == nil {
 				rec.Bytes += uint64(info.Size()) // Inodes are those of the layer alone: one without any is left out of mounts
 			}

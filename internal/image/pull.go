@@ -115,9 +115,10 @@ type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool
 // obtain gets the layers of an image, from a registry or an archive, and records the image.
 func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
 	report func(model.PullProgress)) (*model.Image, error) {
-	bars := progress.New(src.Layers, report)
+	parts, keys := src.Blobs(), partsOf(src)
+	bars := progress.New(parts, report)
 	defer bars.Close()
-	layers := make([]*layer, len(src.Layers))
+	layers := make([]*layer, len(parts))
 	var origins []*layer // the layers from which variants among layers were made
 	sum := total{limits: &now.Limits}
 	release := func() error {
@@ -133,12 +134,12 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(now.MaxConcurrentDownloads)
-	for i, d := range src.Layers {
+	for i, d := range parts {
 		g.Go(func() error {
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, now, d, src.DiffIDs[i], src.Registry, fetch, bars.Layers[i])
+			l, err := s.layer(gctx, now, d, keys[i], fetch, bars.Layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}
@@ -146,7 +147,14 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 		})
 	}
 	err := g.Wait()
-	if err == nil {
+	switch {
+	case err != nil:
+	case src.Artifact != nil:
+		var tree *layer
+		if tree, err = s.fileTree(ctx, src, layers); tree != nil {
+			layers = append([]*layer{tree}, layers...)
+		}
+	default:
 		origins, err = s.resolveVariants(ctx, now, layers)
 	}
 	var r *imageRecord
@@ -175,7 +183,14 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 	s.index.mu.Lock()
 	r := s.index.images[src.ID.String()]
 	fresh := r == nil
-	if fresh {
+	switch {
+	case !fresh && (r.Artifact != "") != (src.Artifact != nil):
+		s.index.mu.Unlock()
+		return nil, fmt.Errorf("the configuration of the image is the manifest of an artifact, %s, and the node has the "+
+			"other of the two: %w", src.ID, errdefs.ErrInvalidArgument)
+	case fresh && src.Artifact != nil:
+		r = newArtifactRecord(src, layers)
+	case fresh:
 		r = newRecord(src, layers, origins)
 	}
 	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
@@ -201,6 +216,9 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 		}
 		if !fresh {
 			return nil
+		}
+		if src.Artifact != nil { // its configuration is a blob
+			return tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.RawManifest)
 		}
 		return errors.Join(tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.RawManifest),
 			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.RawConfig))

@@ -921,9 +921,8 @@ func TestManifestsThatAreNotImages(t *testing.T) {
 		"schema 1": {"application/vnd.docker.distribution.manifest.v1+prettyjws",
 			`{"schemaVersion":1,"name":"a","fsLayers":[]}`, "schema 1"},
 		"no json": {oci, `{`, "parse"},
-		"a chart": {oci, `{"schemaVersion":2,"config":` + desc("application/vnd.cncf.helm.config.v1+json",
-			chart, 16) + `,"layers":[]}`,
-			"not the configuration of an image"},
+		"a chart with an image's type of configuration": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, chart, 16) +
+			`,"layers":[]}`, "not the configuration of an image"},
 		"empty": {oci, `{"schemaVersion":2}`, "not an image"},
 		"both":  {oci, `{"schemaVersion":2,"manifests":[],"layers":[],"config":{}}`, "both"},
 		"too few layers": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[]}`,

@@ -262,11 +262,15 @@ func (d *database) rebuild(quiet bool) error {
 			if err := put(tx, bucketImages, f.Image.ID, f.Image); err != nil {
 				return err
 			}
-			for key, data := range map[string][]byte{string(f.Image.Manifest): f.Manifest, f.Image.ID: f.Config} {
-				if len(data) == 0 {
+			// The manifest comes last: its digest is the ID of an artifact, which has no configuration here.
+			for _, document := range []struct {
+				key  string
+				data []byte
+			}{{f.Image.ID, f.Config}, {string(f.Image.Manifest), f.Manifest}} {
+				if len(document.data) == 0 {
 					continue
 				}
-				if err := tx.Bucket(bucketBlobs).Put([]byte(key), data); err != nil {
+				if err := tx.Bucket(bucketBlobs).Put([]byte(document.key), document.data); err != nil {
 					return err
 				}
 			}

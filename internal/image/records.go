@@ -40,9 +40,12 @@ type imageRecord struct {
 	PullTook time.Duration       `json:"pullTook,omitempty"` // 0: it was loaded, or pulled by an earlier version
 	Removed  bool                `json:"removed,omitempty"`  // by a client; containers still need the layers
 	Pinned   bool                `json:"pinned,omitempty"`   // by Pin
+	// Artifact is the type of an artifact, whose ID is the digest of its manifest, and whose Layers are the tree of its
+	// files and its blobs: see artifact.go. Empty: an image.
+	Artifact string `json:"artifact,omitempty"`
 	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
 	Checkpoint string               `json:"checkpoint,omitempty"`
-	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
+	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first; see artifact.go
 	// SpecAnnotations are those of the last pull that brought some.
 	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
 
@@ -89,7 +92,7 @@ func (r *imageRecord) whole(document []byte) (*imageRecord, error) {
 // layerRecord is a layer's directory as it is kept.
 type layerRecord struct {
 	N      string `json:"n"`   // its name under layers/
-	Key    string `json:"key"` // the diff ID, or chain:<chain ID> for a variant
+	Key    string `json:"key"` // the diff ID, or chain:<chain ID> for a variant; of an artifact blob:… or files:…
 	DiffID string `json:"diffID"`
 	Bytes  uint64 `json:"bytes"`
 	Inodes uint64 `json:"inodes"`
@@ -138,7 +141,7 @@ func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint, Pinned: r.Pinned,
-		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled, PullTook: r.PullTook, Partial: r.partial,
+		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled, PullTook: r.PullTook, Partial: r.partial, Artifact: r.Artifact,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }
@@ -270,7 +273,7 @@ func (s *Store) adopt() error {
 		if r.N != n || r.Boot != s.boot || s.index.layers[r.Key] != nil {
 			continue
 		}
-		if strings.HasPrefix(r.Key, chainKey) {
+		if strings.HasPrefix(r.Key, chainKey) || strings.HasPrefix(r.Key, filesKey) {
 			continue // cheap to make again
 		}
 		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true}

@@ -16,16 +16,21 @@ func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	id := wholeID(imageID)
 	r := s.index.images[id]
 	if r == nil {
-		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
+		return nil, unknownImage(imageID)
 	}
 	if !slices.Contains(s.index.references[holder], id) {
 		s.index.references[holder] = append(s.index.references[holder], id)
 	}
-	layers := make([]*layer, len(r.Layers))
-	for i, key := range r.Layers {
+	stacked := r.stacked()
+	layers := make([]*layer, len(stacked))
+	for i, key := range stacked {
 		layers[i] = s.index.layers[key]
 	}
 	return &Layers{Dirs: s.dirs.stack(layers)}, nil
+}
+
+func unknownImage(imageID string) error {
+	return fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
 }
 
 // Release ends the references of a holder. What nobody needs then is removed in the background.

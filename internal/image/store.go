@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -332,7 +333,8 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 	u := model.FilesystemUsage{At: time.Now(), Mountpoint: s.root}
 	s.index.mu.Lock()
 	for _, l := range s.index.layers {
-		if from := s.index.layers[l.DiffID]; from != nil && from != l { // its files are the same, by hard links
+		from := s.index.layers[l.DiffID]
+		if from != nil && strings.HasPrefix(l.Key, chainKey) { // its files are the same, by hard links
 			u.UsedBytes -= min(from.Bytes, l.Bytes)
 			u.InodesUsed -= min(from.Inodes, l.Inodes)
 		}
@@ -394,9 +396,14 @@ func (s *Store) Manifest(imageID string) ([]byte, error) {
 	return s.document(imageID, func(r *imageRecord) string { return string(r.Manifest) })
 }
 
-// ConfigJSON is an image's configuration as it was pulled.
+// ConfigJSON is an image's configuration as it was pulled. That of an artifact is one of its Blobs, and here NotFound.
 func (s *Store) ConfigJSON(imageID string) ([]byte, error) {
-	return s.document(imageID, func(r *imageRecord) string { return r.ID })
+	return s.document(imageID, func(r *imageRecord) string {
+		if r.Artifact != "" {
+			return ""
+		}
+		return r.ID
+	})
 }
 
 // Repository is where an image is pushed to, by the configuration of registries that is in force.
@@ -453,13 +460,16 @@ type LayerInfo struct {
 	Origin string `json:"-"`
 }
 
-// Layers describes an image's layers, base first.
+// Layers describes an image's layers, base first. An artifact has Blobs instead.
 func (s *Store) Layers(imageID string) ([]LayerInfo, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 	r := s.index.images[wholeID(imageID)]
 	if r == nil {
 		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
+	}
+	if r.Artifact != "" {
+		return nil, nil
 	}
 	out := make([]LayerInfo, len(r.Layers))
 	for i, key := range r.Layers {

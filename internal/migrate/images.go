@@ -191,7 +191,7 @@ func (s *Store) describe(ctx context.Context, describer *source.Describer, img *
 		return err
 	}
 	gone := 0
-	for _, layer := range src.Layers {
+	for _, layer := range src.Blobs() {
 		info, err := s.stat(layer)
 		if errors.Is(err, fs.ErrNotExist) {
 			gone++
@@ -203,7 +203,7 @@ func (s *Store) describe(ctx context.Context, describer *source.Describer, img *
 	}
 	if gone > 0 {
 		return fmt.Errorf("%d of its %d layers are not in containerd's content store: containerd keeps none after it has "+
-			"unpacked them where discard_unpacked_layers is set", gone, len(src.Layers))
+			"unpacked them where discard_unpacked_layers is set", gone, len(src.Blobs()))
 	}
 	return nil
 }

@@ -185,6 +185,9 @@ func (s *LayerStore) describe(ctx context.Context, describer *source.Describer, 
 	if err != nil {
 		return nil, err
 	}
+	if src.Artifact != nil {
+		return nil, errors.New("it is an artifact, and no image")
+	}
 	if err := s.chain(c, found.Layer, src.DiffIDs); err != nil {
 		return nil, err
 	}

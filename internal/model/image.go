@@ -30,7 +30,8 @@ func (e *ImageVolumeError) Error() string { return e.Err.Error() }
 
 func (e *ImageVolumeError) Unwrap() error { return e.Err }
 
-// Image is an image that the node has. Its ID is the digest of its configuration.
+// Image is an image, or an artifact, that the node has. Its ID is the digest of its configuration; that of an artifact
+// is the digest of its manifest.
 type Image struct {
 	ID          string   // sha256:…
 	Manifest    string   // sha256:… of the manifest that it was pulled with
@@ -43,7 +44,8 @@ type Image struct {
 	Config      ocispec.ImageConfig
 	Partial     bool // Config has the user only, since the rest is long, and this is of a list of images
 	Platform    ocispec.Platform
-	Layers      []string // diff IDs, base first
+	Layers      []string // diff IDs, base first; of an artifact the digests of its layers
+	Artifact    string   // the media type of what an artifact is; empty: an image
 	Checkpoint  string   // the name of the container that it is a checkpoint of; empty: it is none
 	// SpecAnnotations are PouchContainer's, of the last pull that brought some. They are shared: do not write to them.
 	SpecAnnotations map[string]string

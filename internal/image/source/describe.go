@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Image is an image as a registry or an archive describes it. A Describer fills in what the manifests and the
-// configuration say; the names are its caller's.
+// Image is an image, or an artifact, as a registry or an archive describes it. A Describer fills in what the manifests
+// and the configuration say; the names are its caller's.
 type Image struct {
 	Registry    string    // from which it comes; empty: an archive
 	Begin       time.Time // of the pull; zero: it is none
@@ -32,6 +33,9 @@ type Image struct {
 	Image       ocispec.Image
 	RawConfig   []byte
 	RawManifest []byte
+	// Artifact is what it is if it is no image; nil: an image. The ID of an artifact is the digest of its manifest, since
+	// many share one configuration. DiffIDs are then the digests of the layers; Image and RawConfig are empty.
+	Artifact *Artifact
 	// Checkpoint is what annotations name as the container that the image is a checkpoint of.
 	Checkpoint string
 	// Annotations are those of the client that pulls, to be recorded.
@@ -71,7 +75,7 @@ const maxUntold = 32
 // attestation is the annotation of an entry which says something of another entry, such as how that was built.
 const attestation = "vnd.docker.reference.type"
 
-// Describe reads manifests down to the one for this platform, and its configuration.
+// Describe reads manifests down to the one for this platform, and the configuration of an image.
 func (d *Describer) Describe(ctx context.Context, src *Image, target ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
@@ -91,6 +95,11 @@ type search struct {
 type unsuitableError struct{ error }
 
 func (e *unsuitableError) Unwrap() error { return e.error }
+
+// configError is that of a configuration which is none of an image.
+type configError struct{ error }
+
+func (e *configError) Unwrap() error { return e.error }
 
 // describe describes what a descriptor is of. told: an index says that it is for this platform, and is believed. Some
 // images were built with the configuration of another platform, among them releases of pause and Cilium.
@@ -112,6 +121,7 @@ func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descript
 	var doc struct {
 		SchemaVersion int                  `json:"schemaVersion"`
 		MediaType     string               `json:"mediaType"`
+		ArtifactType  string               `json:"artifactType"`
 		Config        ocispec.Descriptor   `json:"config"`
 		Layers        []ocispec.Descriptor `json:"layers"`
 		Manifests     []ocispec.Descriptor `json:"manifests"`
@@ -150,7 +160,19 @@ func (s *search) describe(ctx context.Context, src *Image, desc ocispec.Descript
 		return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 	}
 	src.Manifest, src.RawManifest, src.Layers = desc, raw, doc.Layers
-	return s.describeConfig(ctx, src, doc.Config, s.read, told)
+	// Some images have an artifactType, and some a configuration of an odd type: what has all that an image needs is one.
+	odd := !configOfImage(doc.Config.MediaType)
+	mayBeArtifact := doc.ArtifactType != "" || odd
+	if odd && s.Limits.length(doc.Config) != nil || // it is longer than any image's
+		mayBeArtifact && slices.ContainsFunc(doc.Layers, func(l ocispec.Descriptor) bool { return !isTar(l.MediaType) }) {
+		return s.describeArtifact(src, doc.ArtifactType, doc.Config)
+	}
+	err = s.describeConfig(ctx, src, doc.Config, s.read, told)
+	var none *configError
+	if mayBeArtifact && errors.As(err, &none) {
+		return s.describeArtifact(src, doc.ArtifactType, doc.Config)
+	}
+	return err
 }
 
 // describeIndex describes the image of an index that fits best. Where no entry says that it is for the platform, those
@@ -246,15 +268,15 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 	}
 	var img ocispec.Image
 	if err := json.Unmarshal(raw, &img); err != nil {
-		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err,
-			errdefs.ErrInvalidArgument)
+		return &configError{fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err,
+			errdefs.ErrInvalidArgument)}
 	}
 	if err := d.Limits.config(&img.Config); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	if img.RootFS.Type != "layers" {
-		return &unsuitableError{fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest,
-			errdefs.ErrInvalidArgument)}
+		return &unsuitableError{&configError{fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType,
+			desc.Digest, errdefs.ErrInvalidArgument)}}
 	}
 	if len(img.RootFS.DiffIDs) != len(src.Layers) {
 		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
@@ -281,11 +303,7 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 
 // checkLayer refuses layers that are not a tar as OCI or Docker have them. How it is packed is seen from its bytes.
 func checkLayer(l ocispec.Descriptor) error {
-	switch strings.Replace(l.MediaType, "nondistributable.", "", 1) {
-	case ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageLayerGzip, ocispec.MediaTypeImageLayerZstd,
-		images.MediaTypeDockerSchema2Layer, images.MediaTypeDockerSchema2LayerGzip, images.MediaTypeDockerSchema2LayerZstd,
-		images.MediaTypeDockerSchema2LayerForeign, images.MediaTypeDockerSchema2LayerForeignGzip:
-	default:
+	if !isTar(l.MediaType) {
 		return fmt.Errorf("layer %s is of type %q, which is not supported: %w", l.Digest, l.MediaType,
 			errdefs.ErrInvalidArgument)
 	}
@@ -296,4 +314,15 @@ func checkLayer(l ocispec.Descriptor) error {
 		return fmt.Errorf("layer %s of %d bytes: %w", l.Digest, l.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// isTar tells whether a media type is that of a layer of an image.
+func isTar(mediaType string) bool {
+	switch strings.Replace(mediaType, "nondistributable.", "", 1) {
+	case ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageLayerGzip, ocispec.MediaTypeImageLayerZstd,
+		images.MediaTypeDockerSchema2Layer, images.MediaTypeDockerSchema2LayerGzip, images.MediaTypeDockerSchema2LayerZstd,
+		images.MediaTypeDockerSchema2LayerForeign, images.MediaTypeDockerSchema2LayerForeignGzip:
+		return true
+	}
+	return false
 }

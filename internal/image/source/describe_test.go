@@ -171,3 +171,84 @@ func TestWhatIsKeptOfAConfigurationIsBounded(t *testing.T) {
 		t.Errorf("a long annotation: error %v", err)
 	}
 }
+
+// TestWhatIsAnImageAndWhatAnArtifact: an artifactType alone makes no artifact of what has all that an image needs.
+func TestWhatIsAnImageAndWhatAnArtifact(t *testing.T) {
+	d := documents{}
+	tar := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromString("a tar"), Size: 5}
+	other := ocispec.Descriptor{MediaType: "application/x-other", Digest: digest.FromString("other"), Size: 5}
+	img := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "s390x"}}
+	img.RootFS.Type = "layers"
+	img.RootFS.DiffIDs = []digest.Digest{digest.FromString("unpacked")}
+	whole := func(mediaType string) ocispec.Descriptor { return d.add(mediaType, img) }
+	chart := d.add("application/vnd.cncf.helm.config.v1+json", map[string]string{"name": "chart"})
+	empty := d.add(ocispec.MediaTypeEmptyJSON, struct{}{})
+	noJSON := ocispec.Descriptor{MediaType: "application/x-weights", Digest: digest.FromString("\x00"), Size: 1}
+	d[noJSON.Digest] = []byte{0}
+	huge := ocispec.Descriptor{MediaType: "application/x-weights", Digest: digest.FromString("huge"), Size: 1 << 30}
+	odd := d.add(ocispec.MediaTypeImageConfig, struct{}{})
+	ours, docker := whole(ocispec.MediaTypeImageConfig), whole("application/vnd.docker.container.image.v1+json")
+	early, silent, plugin := whole("application/octet-stream"), whole(""), whole("application/vnd.docker.plugin.v1+json")
+	manifest := d.add(ocispec.MediaTypeImageManifest, 1)
+	nowhere := ocispec.Descriptor{MediaType: "a/b", Digest: "sha256:../x", Size: 1}
+	negative := ocispec.Descriptor{MediaType: "a/b", Digest: other.Digest, Size: -1}
+	type list = []ocispec.Descriptor
+	const refused = "refused"
+	for name, c := range map[string]struct {
+		artifactType string
+		config       ocispec.Descriptor
+		layers       list
+		want         string // the type of the artifact; empty: an image
+	}{
+		"an image":                           {"", ours, list{tar}, ""},
+		"an image of Docker's":               {"", docker, list{tar}, ""},
+		"an image of an early registry":      {"", early, list{tar}, ""},
+		"an image without a type":            {"", silent, list{tar}, ""},
+		"an image that has an artifact's":    {"a/b", ours, list{tar}, ""},
+		"an image with an odd type":          {"", plugin, list{tar}, ""},
+		"an image of odd layers":             {"", ours, list{other}, refused},
+		"an image's type of no image":        {"", odd, list{tar}, refused},
+		"an artifact":                        {"a/b", empty, list{other}, "a/b"},
+		"an artifact by its configuration":   {"", chart, list{other}, chart.MediaType},
+		"an artifact of tars":                {"a/b", empty, list{tar}, "a/b"},
+		"an artifact of tars and a chart":    {"", chart, list{tar}, chart.MediaType},
+		"an artifact without layers":         {"a/b", empty, nil, "a/b"},
+		"an artifact with an image's type":   {"a/b", odd, list{tar}, "a/b"},
+		"an artifact that says it is whole":  {"a/b", ours, list{tar, other}, "a/b"},
+		"a configuration that is no JSON":    {"", noJSON, list{tar}, noJSON.MediaType},
+		"a configuration that is not read":   {"", huge, list{other}, huge.MediaType},
+		"a long configuration beside a tar":  {"", huge, list{tar}, huge.MediaType},
+		"a type that is too long":            {strings.Repeat("a", 256), empty, list{other}, refused},
+		"a configuration that is a manifest": {"a/b", manifest, list{other}, refused},
+		"a configuration without a digest":   {"a/b", nowhere, list{other}, refused},
+		"a layer of less than nothing":       {"a/b", empty, list{negative}, refused},
+		"a layer without a digest":           {"a/b", empty, list{nowhere}, refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: c.artifactType, Config: c.config,
+				Layers: c.layers, Annotations: map[string]string{checkpointAnnotations[0]: "name"}}
+			m.SchemaVersion = 2
+			limits := DefaultLimits
+			describer, err := NewDescriber("linux/s390x", &limits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got Image
+			target := d.add(m.MediaType, m)
+			err = describer.Describe(t.Context(), &got, target, d.read)
+			switch {
+			case c.want == refused:
+				if !errors.Is(err, errdefs.ErrInvalidArgument) {
+					t.Errorf("error %v", err)
+				}
+			case err != nil:
+				t.Error(err)
+			case c.want == "" && (got.Artifact != nil || got.ID != c.config.Digest):
+				t.Errorf("it is the artifact %+v", got.Artifact)
+			case c.want != "" && (got.Artifact == nil || got.Artifact.Type != c.want || got.ID != target.Digest ||
+				got.Checkpoint != ""):
+				t.Errorf("it is %+v, %+v", got, got.Artifact)
+			}
+		})
+	}
+}
