@@ -3,6 +3,7 @@ package export
 import (
 	"archive/tar"
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,8 @@ type Store interface {
 	Manifest(imageID string) ([]byte, error)
 	ConfigJSON(imageID string) ([]byte, error)
 	Layers(imageID string) ([]image.LayerInfo, error)
+	// Blobs are the configuration and the layers of an artifact; none: an image.
+	Blobs(imageID string) ([]image.Blob, error)
 	// Repository is where an image is pushed to, with the node's configuration of registries.
 	Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*registry.Repository, error)
 	// Spool is a new file without a name on the store's disk.
@@ -59,10 +62,12 @@ func New(store Store, children image.Children, log *slog.Logger) *Exporter {
 // maxImages is how many images an archive may have, as an import takes no more.
 const maxImages = 1000
 
-// exported is an image that is being written.
+// exported is an image or an artifact that is being written. An artifact is written as it was pulled: it has blobs, and
+// no config, infos and layers.
 type exported struct {
 	id       string
-	names    []string // tags in full
+	blobs    []image.Blob // of an artifact
+	names    []string     // tags in full
 	config   []byte
 	pulled   []byte // the manifest as it was pulled
 	manifest []byte
@@ -71,7 +76,8 @@ type exported struct {
 	layers   []*layer           // of the infos; nil before locate
 }
 
-// Save writes images to w as an OCI image layout in a tar, with the manifest.json that docker load wants. An image that
+// Save writes images to w as an OCI image layout in a tar, with the manifest.json that docker load wants, which has no
+// artifacts. An image that
 // is asked for by its name has this name there; one that is asked for by its ID has all its tags. Nothing is written if
 // an image cannot be saved as a whole; the layers of all images stay until Save returns.
 func (e *Exporter) Save(ctx context.Context, refs []string, w io.Writer) error {
@@ -133,10 +139,14 @@ func (e *Exporter) find(ctx context.Context, ref, holder string) (*exported, err
 		return nil, err
 	}
 	x := &exported{id: img.ID, names: names(ref, img)}
-	if x.config, err = e.store.ConfigJSON(img.ID); err != nil {
+	if x.pulled, err = e.store.Manifest(img.ID); err != nil {
 		return nil, err
 	}
-	if x.pulled, err = e.store.Manifest(img.ID); err != nil {
+	if img.Artifact != "" {
+		x.blobs, err = e.store.Blobs(img.ID)
+		return x, err
+	}
+	if x.config, err = e.store.ConfigJSON(img.ID); err != nil {
 		return nil, err
 	}
 	x.infos, err = e.store.Layers(img.ID)
@@ -167,13 +177,29 @@ func names(ref string, img *model.Image) []string {
 	return slices.Clone(img.RepoTags)
 }
 
-// describe makes the manifest. What the pulled one says beside its layers stays.
+// describe makes the manifest. What the pulled one says beside its layers stays; that of an artifact stays as it is.
 func (x *exported) describe() error {
+	if x.blobs != nil {
+		return x.keepManifest()
+	}
 	layers := []ocispec.Descriptor{}
 	for _, l := range x.layers {
 		layers = append(layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: l.digest, Size: l.size})
 	}
 	return x.setManifest(layers)
+}
+
+// keepManifest takes the manifest as it was pulled.
+func (x *exported) keepManifest() error {
+	var was ocispec.Manifest
+	if err := json.Unmarshal(x.pulled, &was); err != nil {
+		return fmt.Errorf("manifest of the image: %w", err)
+	}
+	x.manifest, x.desc = x.pulled, ocispec.Descriptor{
+		MediaType: cmp.Or(was.MediaType, ocispec.MediaTypeImageManifest), Digest: digest.Digest(x.id),
+		Size: int64(len(x.pulled)),
+	}
+	return nil
 }
 
 // setManifest makes a manifest with other layers than the one that was pulled.
@@ -216,6 +242,11 @@ func (e *Exporter) write(ctx context.Context, list []*exported, to io.Writer) er
 		return err
 	}
 	for _, x := range list {
+		for _, b := range x.blobs {
+			if err := w.copy(ctx, b); err != nil {
+				return fmt.Errorf("artifact %s: %w", x.id, err)
+			}
+		}
 		for _, l := range x.layers {
 			if w.have[l.digest] {
 				continue
@@ -259,6 +290,45 @@ func (w *writing) blob(d digest.Digest, data []byte) error {
 	return w.file(blobName(d), data)
 }
 
+// copy writes a blob of an artifact, unless it is there. The archive says whose bytes they are, so they are checked.
+func (w *writing) copy(ctx context.Context, b image.Blob) error {
+	if w.have[b.Digest] {
+		return nil
+	}
+	w.have[b.Digest] = true
+	file, err := os.Open(b.Path)
+	if err != nil {
+		return fmt.Errorf("blob %s: %w", b.Digest, err)
+	}
+	defer file.Close()
+	if err := w.header(blobName(b.Digest), b.Size); err != nil {
+		return err
+	}
+	hash := b.Digest.Algorithm().Hash()
+	n, err := io.Copy(io.MultiWriter(w.tar, hash), io.LimitReader(ending{ctx, file}, b.Size))
+	if err != nil {
+		return fmt.Errorf("blob %s: %w", b.Digest, err)
+	}
+	if got := digest.NewDigest(b.Digest.Algorithm(), hash); n != b.Size || got != b.Digest {
+		return fmt.Errorf("blob %s: its file has digest %s: remove the artifact and pull it again: %w", b.Digest, got,
+			errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// ending is a stream that ends with its context.
+type ending struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (e ending) Read(p []byte) (int, error) {
+	if e.ctx.Err() != nil {
+		return 0, context.Cause(e.ctx)
+	}
+	return e.Reader.Read(p)
+}
+
 func (w *writing) json(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -277,9 +347,12 @@ type dockerImage struct {
 // documents writes all but the layers.
 func (w *writing) documents(list []*exported) error {
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
-	var docker []dockerImage
+	docker := []dockerImage{}
 	for _, x := range list {
 		index.Manifests = append(index.Manifests, x.entries()...)
+		if x.blobs != nil {
+			continue
+		}
 		d := dockerImage{Config: blobName(digest.Digest(x.id)), RepoTags: x.names, Layers: []string{}}
 		for _, l := range x.layers {
 			d.Layers = append(d.Layers, blobName(l.digest))
@@ -296,7 +369,10 @@ func (w *writing) documents(list []*exported) error {
 	err := errors.Join(w.json(ocispec.ImageLayoutFile, layout), w.json(ocispec.ImageIndexFile, index),
 		w.json("manifest.json", docker))
 	for _, x := range list {
-		err = errors.Join(err, w.blob(x.desc.Digest, x.manifest), w.blob(digest.Digest(x.id), x.config))
+		err = errors.Join(err, w.blob(x.desc.Digest, x.manifest))
+		if x.blobs == nil {
+			err = errors.Join(err, w.blob(digest.Digest(x.id), x.config))
+		}
 	}
 	return err
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/disk"
+	"berth/internal/image"
 	"berth/internal/image/registry"
 	"berth/internal/liblog"
 	"berth/internal/model"
@@ -34,7 +35,7 @@ const maxUploads = 2
 // Push pushes an image to the registry of its name, or of another name. Layers that the registry has, there or in a
 // repository that the image was pulled from, are not sent. Where it has them all as they were pulled, the image gets
 // the digest that it was pulled with. Others are made again and packed by gzip, always to the same bytes, and the
-// manifest is new; the image's ID is the same in either case.
+// manifest is new; the image's ID is the same in either case. An artifact is pushed as it was pulled.
 func (e *Exporter) Push(ctx context.Context, req model.PushRequest) (*model.Pushed, error) {
 	begin := time.Now()
 	to, err := destination(req)
@@ -106,6 +107,9 @@ type pushing struct {
 
 func (p *pushing) push(ctx context.Context, pulledAs digest.Digest) error {
 	x := p.image
+	if x.blobs != nil {
+		return p.pushArtifact(ctx)
+	}
 	var was ocispec.Manifest
 	if err := json.Unmarshal(x.pulled, &was); err != nil {
 		return fmt.Errorf("manifest of the image: %w", err)
@@ -138,6 +142,60 @@ func (p *pushing) push(ctx context.Context, pulledAs digest.Digest) error {
 		return err
 	}
 	return p.document(ctx, "manifest", x.desc, x.manifest)
+}
+
+// pushArtifact pushes an artifact as it was pulled.
+func (p *pushing) pushArtifact(ctx context.Context) error {
+	if err := p.image.keepManifest(); err != nil {
+		return err
+	}
+	group, uploads := errgroup.WithContext(ctx)
+	group.SetLimit(maxUploads)
+	for _, b := range p.image.blobs {
+		group.Go(func() error {
+			if err := p.sendBlob(uploads, b); err != nil {
+				return fmt.Errorf("blob %s: %w", b.Digest, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return p.document(ctx, "manifest", p.image.desc, p.image.manifest)
+}
+
+// sendBlob pushes a blob of an artifact.
+func (p *pushing) sendBlob(ctx context.Context, b image.Blob) error {
+	file, err := os.Open(b.Path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	// The type is the manifest's to say. Here it would decide where the blob is sent.
+	desc := ocispec.Descriptor{MediaType: "application/octet-stream", Digest: b.Digest, Size: b.Size}
+	p.tell(model.PushProgress{Layer: b.Digest.String(), Phase: model.PullWaiting, Total: b.Size})
+	there, err := p.repo.Push(ctx, registry.Content{Desc: desc, Reader: file, From: p.from, Progress: func(n int64) {
+		p.tell(model.PushProgress{Layer: b.Digest.String(), Phase: model.PullLoading, Done: n, Total: b.Size})
+	}})
+	if err != nil {
+		return err
+	}
+	p.ended(desc, b.Digest, there)
+	return nil
+}
+
+// ended tells that a blob is in the registry, which had it already if it was there.
+func (p *pushing) ended(desc ocispec.Descriptor, layer digest.Digest, there bool) {
+	end := model.PushProgress{Layer: layer.String(), Phase: model.PullDone, Done: desc.Size, Total: desc.Size}
+	if there {
+		end.Phase = model.PullPresent
+	} else {
+		p.mu.Lock()
+		p.sent += desc.Size
+		p.mu.Unlock()
+	}
+	p.tell(end)
 }
 
 func (p *pushing) document(ctx context.Context, what string, desc ocispec.Descriptor, data []byte) error {
@@ -223,15 +281,7 @@ func (p *pushing) sendLayer(ctx context.Context, l *layer) (ocispec.Descriptor, 
 	if err != nil {
 		return desc, fmt.Errorf("layer %s: %w", l.digest, err)
 	}
-	end := model.PushProgress{Layer: l.digest.String(), Phase: model.PullDone, Done: desc.Size, Total: desc.Size}
-	if there {
-		end.Phase = model.PullPresent
-	} else {
-		p.mu.Lock()
-		p.sent += desc.Size
-		p.mu.Unlock()
-	}
-	p.tell(end)
+	p.ended(desc, l.digest, there)
 	return desc, nil
 }
 
