@@ -227,6 +227,11 @@ func (cr *creation) findImage(ctx context.Context) (err error) {
 	} else {
 		cr.img, cr.restoring, err = cr.m.checkpoints.Find(ctx, cr.cfg, cr.id)
 	}
+	if err == nil && cr.img.Artifact != "" {
+		err = model.FieldContainerImage.Wrong(fmt.Errorf("%s is not an image but an artifact of type %s: it has no root "+
+			"file system that a container could run from, and can only be mounted as an image volume: %w", cr.cfg.Image.Image,
+			cr.img.Artifact, errdefs.ErrInvalidArgument))
+	}
 	if err != nil || cr.restoring == nil {
 		return err
 	}

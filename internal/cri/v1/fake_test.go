@@ -258,6 +258,10 @@ func (r recordedImages) ConfigJSON(id string) ([]byte, error) {
 	return []byte(`{"os":"linux"}`), r.record("ConfigJSON", id)
 }
 
+func (r recordedImages) Manifest(id string) ([]byte, error) {
+	return []byte(`{"schemaVersion":2}`), r.record("Manifest", id)
+}
+
 // recordedStreams makes addresses that lead nowhere.
 type recordedStreams struct{ *recorder }
 

@@ -25,19 +25,30 @@ func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequ
 	}
 	resp := &api.ImageStatusResponse{Image: fromImage(s.dialect, img)}
 	if req.Verbose {
-		config, err := s.Images.ConfigJSON(img.ID)
+		info, err := s.imageInfo(img)
 		if err != nil {
 			return nil, err
 		}
-		resp.Info = map[string]string{"info": jsonText(map[string]any{
-			"imageSpec": json.RawMessage(config), // under the name that crictl's users know
-			"diffIDs":   img.Layers,
-			"platform":  img.Platform,
-			"pinned":    img.Pinned,
-			"size":      img.Size,
-		})}
+		resp.Info = map[string]string{"info": jsonText(info)}
 	}
 	return resp, nil
+}
+
+// imageInfo is what a verbose status tells beside the interface's fields.
+func (s *imageService) imageInfo(img *model.Image) (map[string]any, error) {
+	if img.Artifact != "" { // whose configuration may be anything, and whose layers are in the manifest
+		manifest, err := s.Images.Manifest(img.ID)
+		return map[string]any{"artifactType": img.Artifact, "manifest": json.RawMessage(manifest), "pinned": img.Pinned,
+			"size": img.Size}, err
+	}
+	config, err := s.Images.ConfigJSON(img.ID)
+	return map[string]any{
+		"imageSpec": json.RawMessage(config), // under the name that crictl's users know
+		"diffIDs":   img.Layers,
+		"platform":  img.Platform,
+		"pinned":    img.Pinned,
+		"size":      img.Size,
+	}, err
 }
 
 func fromImage(d Dialect, img *model.Image) *api.Image {

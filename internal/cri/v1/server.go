@@ -72,6 +72,7 @@ type Images interface {
 	Remove(ctx context.Context, refOrID string) error // an absent image is no error
 	Usage(ctx context.Context) (model.FilesystemUsage, error)
 	ConfigJSON(imageID string) ([]byte, error) // the image's configuration as it was pulled
+	Manifest(imageID string) ([]byte, error)   // as it was pulled
 }
 
 // Streams makes the single-use addresses at which clients exec, attach and forward ports.
