@@ -154,8 +154,11 @@ func TestAnArtifactIsAmongTheImages(t *testing.T) {
 			t.Errorf("its information lacks %s: %s", words, one.Info["info"])
 		}
 	}
-	if code, out, complaints := typed(t, n, "images", ref); code != 0 || !strings.Contains(out, ref) {
-		t.Errorf("images: %s%s", out, complaints)
+	for _, format := range []string{"wide", "json"} {
+		if code, out, complaints := typed(t, n, "images", "-o", format, ref); code != 0 || !strings.Contains(out, ref) ||
+			!strings.Contains(out, "application/vnd.example.model") {
+			t.Errorf("images: %s%s", out, complaints)
+		}
 	}
 	if code, out, complaints := typed(t, n, "inspect", ref); code != 0 ||
 		!strings.Contains(out, "application/vnd.example.model") {

@@ -831,7 +831,8 @@ type ImageUsage struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                              // sha256:…
 	PulledAt      int64                  `protobuf:"varint,2,opt,name=pulled_at,json=pulledAt,proto3" json:"pulled_at,omitempty"` // nanoseconds since 1970, of the last pull or import
 	Layers        []*LayerUsage          `protobuf:"bytes,3,rep,name=layers,proto3" json:"layers,omitempty"`
-	PullTook      int64                  `protobuf:"varint,4,opt,name=pull_took,json=pullTook,proto3" json:"pull_took,omitempty"` // nanoseconds, of the pull that ended at pulled_at; 0: not known, or it was no pull
+	PullTook      int64                  `protobuf:"varint,4,opt,name=pull_took,json=pullTook,proto3" json:"pull_took,omitempty"`            // nanoseconds, of the pull that ended at pulled_at; 0: not known, or it was no pull
+	ArtifactType  string                 `protobuf:"bytes,5,opt,name=artifact_type,json=artifactType,proto3" json:"artifact_type,omitempty"` // the media type of an artifact; empty: an image
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +893,13 @@ func (x *ImageUsage) GetPullTook() int64 {
 		return x.PullTook
 	}
 	return 0
+}
+
+func (x *ImageUsage) GetArtifactType() string {
+	if x != nil {
+		return x.ArtifactType
+	}
+	return ""
 }
 
 type LayerUsage struct {
@@ -2139,13 +2147,14 @@ const file_berth_proto_rawDesc = "" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"\x0e\n" +
 	"\fUsageRequest\"=\n" +
 	"\rUsageResponse\x12,\n" +
-	"\x06images\x18\x01 \x03(\v2\x14.berth.v1.ImageUsageR\x06images\"\x84\x01\n" +
+	"\x06images\x18\x01 \x03(\v2\x14.berth.v1.ImageUsageR\x06images\"\xa9\x01\n" +
 	"\n" +
 	"ImageUsage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tpulled_at\x18\x02 \x01(\x03R\bpulledAt\x12,\n" +
 	"\x06layers\x18\x03 \x03(\v2\x14.berth.v1.LayerUsageR\x06layers\x12\x1b\n" +
-	"\tpull_took\x18\x04 \x01(\x03R\bpullTook\"4\n" +
+	"\tpull_took\x18\x04 \x01(\x03R\bpullTook\x12#\n" +
+	"\rartifact_type\x18\x05 \x01(\tR\fartifactType\"4\n" +
 	"\n" +
 	"LayerUsage\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

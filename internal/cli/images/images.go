@@ -22,7 +22,7 @@ func imagesCommand(a *command.App) *cobra.Command {
 		Use:   "images [NAME...]",
 		Short: "List images",
 		Long: `List images: all, or those of the repositories that are named (busybox, quay.io/team/web), or single ones
-of them (busybox:1.37).`,
+of them (busybox:1.37). Artifacts, which containers can mount as volumes, are among them: -o wide has their types.`,
 		ValidArgsFunction: a.Complete(0, command.ImageNames),
 	}
 	return command.List(a, cmd, listing.Images,
@@ -39,6 +39,7 @@ of them (busybox:1.37).`,
 				{Title: "DIGEST", Wide: true, Value: func(r listing.Image) string { return strings.Join(r.Digests, ",") }},
 				{Title: "USER", Wide: true, Value: func(r listing.Image) string { return r.User }},
 				{Title: "PINNED", Wide: true, Value: func(r listing.Image) string { return table.Yes(r.Pinned) }},
+				{Title: "ARTIFACT", Wide: true, Value: func(r listing.Image) string { return r.ArtifactType }},
 			}})
 }
 

@@ -26,9 +26,10 @@ type Image struct {
 	Pinned  bool     `json:"pinned,omitempty"`
 	User    string   `json:"user,omitempty"`
 	// PulledAt is when the image was pulled or loaded last, and UnsharedBytes what it has on disk that no other image
-	// shares. Only Berth tells them.
+	// shares. Only Berth tells these and ArtifactType.
 	PulledAt      *time.Time `json:"pulledAt,omitempty"`
 	UnsharedBytes uint64     `json:"unsharedBytes,omitempty"`
+	ArtifactType  string     `json:"artifactType,omitempty"` // the media type of an artifact; empty: an image
 }
 
 // Pulled is when the image was pulled; zero: not known.
@@ -72,7 +73,7 @@ func Images(ctx context.Context, conn *connection.Connection, names []string) ([
 			Pinned: image.GetPinned(), User: image.GetUsername(),
 		}
 		if on := usage[row.ID]; on != nil {
-			row.UnsharedBytes = on.UnsharedBytes
+			row.UnsharedBytes, row.ArtifactType = on.UnsharedBytes, on.ArtifactType
 			if !on.PulledAt.IsZero() {
 				row.PulledAt = &on.PulledAt
 			}

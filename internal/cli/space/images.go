@@ -19,6 +19,7 @@ type Image struct {
 	UnsharedBytes uint64    `json:"unsharedBytes"` // of layers that no other image has
 	Used          bool      `json:"used"`          // by a container
 	Pinned        bool      `json:"pinned"`
+	ArtifactType  string    `json:"artifactType,omitempty"` // the media type of an artifact; empty: an image
 
 	layers []*berthv1.LayerUsage
 }
@@ -35,7 +36,7 @@ func Images(ctx context.Context, conn *connection.Connection) (map[string]*Image
 	}
 	images, sharers := map[string]*Image{}, map[string]int{}
 	for _, usage := range response.GetImages() {
-		image := &Image{ID: usage.GetId(), layers: usage.GetLayers()}
+		image := &Image{ID: usage.GetId(), layers: usage.GetLayers(), ArtifactType: usage.GetArtifactType()}
 		if at := usage.GetPulledAt(); at != 0 {
 			image.PulledAt = time.Unix(0, at)
 		}

@@ -16,7 +16,7 @@ func (s *service) Usage(ctx context.Context, _ *api.UsageRequest) (*api.UsageRes
 	}
 	resp := &api.UsageResponse{}
 	for _, image := range images {
-		one := &api.ImageUsage{Id: image.ID}
+		one := &api.ImageUsage{Id: image.ID, ArtifactType: image.Artifact}
 		if !image.Pulled.IsZero() {
 			one.PulledAt, one.PullTook = image.Pulled.UnixNano(), int64(image.PullTook)
 		}
