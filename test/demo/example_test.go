@@ -109,6 +109,12 @@ var expected = map[string]expectation{
 		tty: true, says: `I am hello\b`},
 	"berth run -it docker.io/library/busybox:1.37 sh": {in: "echo I am $(hostname)\nexit\n",
 		tty: true, says: `I am busybox-`},
+	"berth images -o wide": {
+		says: `registry.example/model:1 .* application/vnd.example.model`},
+	"berth inspect registry.example/model:1": {
+		says: `application/vnd.example.model`},
+	"berth push registry.example/model:1 registry.example/backup/model:1": {
+		says: `^sha256:`},
 	"berth login registry.example": {in: "robot\nsecret\n", tty: true,
 		says: `logged in to registry.example as robot`},
 	"berth timeline hello":                                 {says: `in all .* ms`},
@@ -347,6 +353,10 @@ func exampleNode(ctx context.Context, t *testing.T) *demo {
 		if err := registry.Push(name, image); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if _, err := registry.PushArtifact("model", "1", registrytest.Artifact{Type: "application/vnd.example.model",
+		Files: []registrytest.ArtifactFile{registrytest.TitledFile("weights", "0.1 0.2")}}); err != nil {
+		t.Fatal(err)
 	}
 	n, err := node.Start(ctx, node.Options{Registry: registry, Binaries: binaries})
 	if err != nil {

@@ -71,10 +71,11 @@ var calls = map[string]verdict{
 	"UpdatePodSandboxResources": works(podLimits + " TestLimitsOfACgroupThatTheClientMadeAreTheClients"),
 	"ListImages":                works("TestAnImageIsKnownByTagDigestAndID"),
 	"StreamImages":              works(streams),
-	"ImageStatus":               works("TestAnImageIsKnownByTagDigestAndID"),
-	"PullImage":                 works("TestTenPullsOfOneImageShareTheWork TestAnImageThatDoesNotExist"),
-	"RemoveImage":               works("TestAnImageInUseKeepsItsContainers"),
-	"ImageFsInfo":               works("TestImageStoreSaysWhatItTakes"),
+	"ImageStatus":               works("TestAnImageIsKnownByTagDigestAndID TestAnArtifactIsAmongTheImages"),
+	"PullImage": works(
+		"TestTenPullsOfOneImageShareTheWork TestAnImageThatDoesNotExist TestAnArtifactIsPulledAsItsFiles"),
+	"RemoveImage": works("TestAnImageInUseKeepsItsContainers"),
+	"ImageFsInfo": works("TestImageStoreSaysWhatItTakes"),
 }
 
 // fields are all fields of requests, by message and field.
@@ -231,9 +232,10 @@ var fields = map[string]map[string]verdict{
 		"uidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
 		"gidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
 		"recursive_read_only": works("TestMountsReplaceOursAndParentsComeFirst TestSpecsRun"),
-		"image":               works("TestAnImageIsAVolume"),
-		"image_sub_path":      works("TestAnImageIsAVolume TestImageMountsAreReadOnlyAndStayInTheImage"),
-		"mount_options":       works("TestMountOptionsAreOnTheMount"),
+		"image":               works("TestAnImageIsAVolume TestAnArtifactIsAVolume"),
+		"image_sub_path": works(
+			"TestAnImageIsAVolume TestAnArtifactIsAVolume TestImageMountsAreReadOnlyAndStayInTheImage"),
+		"mount_options": works("TestMountOptionsAreOnTheMount"),
 	},
 	"Device": {
 		"container_path": works("TestDevicesAreBroughtIn"),
