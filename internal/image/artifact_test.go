@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
@@ -316,11 +318,11 @@ func TestABlobOfAnArtifactIsLoadedAsALayerIs(t *testing.T) {
 	rand.New(rand.NewSource(1)).Read(body)
 	file := rt.ArtifactFile{Title: "model", Body: body}
 	f.pushArtifact("big:1", file)
-	digest := file.Descriptor().Digest.String()
+	sum := file.Descriptor().Digest.String()
 
-	f.reg.SetFaults(rt.Faults{Corrupt: digest})
+	f.reg.SetFaults(rt.Faults{Corrupt: sum})
 	_, err := f.Pull(t.Context(), PullRequest{Ref: host + "big:1"})
-	wantErr(t, err, errdefs.ErrFailedPrecondition, digest)
+	wantErr(t, err, errdefs.ErrFailedPrecondition, sum)
 	f.wantNothing()
 
 	f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20, Path: "/blobs/"})
@@ -338,7 +340,7 @@ func TestABlobOfAnArtifactIsLoadedAsALayerIs(t *testing.T) {
 	f.wantFiles(id, map[string]string{"model": string(body)})
 	ranges := 0
 	for _, r := range f.reg.Requests() {
-		if strings.Contains(r.Path, "/blobs/"+digest) {
+		if strings.Contains(r.Path, "/blobs/"+sum) {
 			ranges++
 		}
 	}
@@ -520,4 +522,50 @@ func TestAManifestThatIsAConfiguration(t *testing.T) {
 		}
 		f.wantNothing()
 	}
+}
+
+// TestAnIndexOfArtifactsYieldsThePlatformOfTheNode: by its entries alone, since an artifact itself names no platform.
+// An artifact beside an image, such as a list of what is in it, is not taken for the image.
+func TestAnIndexOfArtifactsYieldsThePlatformOfTheNode(t *testing.T) {
+	f := newFixture(t)
+	var entries []ocispec.Descriptor
+	for _, arch := range []string{"s390x", runtime.GOARCH} {
+		desc := f.pushArtifact("bundle:"+arch, rt.TitledFile("bin/program", "for "+arch))
+		desc.Platform = &ocispec.Platform{OS: "linux", Architecture: arch}
+		entries = append(entries, desc)
+	}
+	put := func(name string, entries ...ocispec.Descriptor) {
+		t.Helper()
+		index := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: entries}
+		index.SchemaVersion = 2
+		raw, err := json.Marshal(index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.putManifest(name, index.MediaType, raw)
+	}
+	put("bundle:1", entries...)
+	bundle := f.pull("bundle:1")
+	if bundle != entries[1].Digest.String() {
+		t.Errorf("it is %s, and should be %s", bundle, entries[1].Digest)
+	}
+	f.wantFiles(bundle, map[string]string{"bin/program": "for " + runtime.GOARCH})
+
+	img := f.push("image:image", rt.WithFiles(map[string]string{"a": "b"}))
+	size, err := img.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.Digest(digestOf(t, img)),
+		Size: size}
+	sbom := f.pushArtifact("image:sbom", rt.TitledFile("sbom.json", "{}"))
+	put("image:1", sbom, image)
+	want := id(t, img)
+	if got := f.pull("image:1"); got != want {
+		t.Errorf("the image is %s, and should be %s", got, want)
+	}
+	f.pushArtifact("image:other", rt.TitledFile("bin/program", "for s390x"))
+	put("image:2", sbom, entries[0])
+	_, err = f.Pull(t.Context(), PullRequest{Ref: host + "image:2"})
+	wantErr(t, err, errdefs.ErrNotFound, "no image for linux/"+runtime.GOARCH)
 }

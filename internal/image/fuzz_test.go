@@ -100,6 +100,32 @@ func layoutSeed(t testing.TB, layers ...[]byte) []byte {
 		archivePart{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`})...)
 }
 
+// artifactSeed is an OCI layout with an artifact of files with these titles.
+func artifactSeed(t testing.TB, titles ...string) []byte {
+	t.Helper()
+	a := rt.Artifact{Type: "a/b"}
+	parts := []archivePart{{"blobs/sha256/" + ocispec.DescriptorEmptyJSON.Digest.Encoded(), "{}"}}
+	for _, title := range titles {
+		a.Files = append(a.Files, rt.TitledFile(title, "of "+title))
+		last := a.Files[len(a.Files)-1]
+		parts = append(parts, archivePart{"blobs/sha256/" + last.Descriptor().Digest.Encoded(), string(last.Body)})
+	}
+	m := a.Manifest()
+	raw, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
+	index := ocispec.Index{Manifests: []ocispec.Descriptor{d}}
+	index.SchemaVersion = 2
+	list, err := json.Marshal(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return archiveOf(t, append(parts, archivePart{"blobs/sha256/" + d.Digest.Encoded(), string(raw)},
+		archivePart{"index.json", string(list)}, archivePart{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`})...)
+}
+
 // FuzzImport imports archives of any content and packing. Whatever becomes of them, the store is as it was once
 // their images are removed.
 func FuzzImport(f *testing.F) {
@@ -111,7 +137,7 @@ func FuzzImport(f *testing.F) {
 	for packing := range byte(3) {
 		for _, data := range [][]byte{
 			dockerSeed(f), dockerSeed(f, one), dockerSeed(f, one, two, one), layoutSeed(f),
-			layoutSeed(f, one, two), linked, one, nil,
+			layoutSeed(f, one, two), linked, one, nil, artifactSeed(f, "a/b", "../../c", "a/d"),
 		} {
 			f.Add(packing, data)
 		}
