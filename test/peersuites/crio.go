@@ -122,6 +122,9 @@ func prepareCrio(ctx context.Context, n *node.Node) (string, error) {
 	if err := os.WriteFile(filepath.Join(dir, "helpers.bash"), helpers, 0o644); err != nil {
 		return "", err
 	}
+	if err := mountArtifactsReadonly(filepath.Join(dir, "oci_artifacts.bats")); err != nil {
+		return "", err
+	}
 	// The pods' cgroups belong below the node's own.
 	path := filepath.Join(dir, "testdata", "sandbox_config.json")
 	data, err := os.ReadFile(path)
@@ -141,6 +144,21 @@ func prepareCrio(ctx context.Context, n *node.Node) (string, error) {
 		return "", err
 	}
 	return dir, os.WriteFile(path, data, 0o644)
+}
+
+var artifactMount = regexp.MustCompile(`image: \{ image: \$\w+ \},`)
+
+// mountArtifactsReadonly adds to the mounts of a file's stories what a kubelet says of each image that is a volume, and
+// Berth wants to be said: that it is read-only.
+func mountArtifactsReadonly(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if !artifactMount.Match(data) {
+		return fmt.Errorf("%s mounts no artifacts any more", file)
+	}
+	return os.WriteFile(file, artifactMount.ReplaceAll(data, []byte("$0 readonly: true,")), 0o644)
 }
 
 var tapLine = regexp.MustCompile(`^(ok|not ok) \d+ (.*)$`)

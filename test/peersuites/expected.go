@@ -108,6 +108,7 @@ var crioExpected = byReason{
 	"refused, with words of Berth's own": {
 		"ctr.bats: ctr that fails to mount container storage as recursively read-only without readonly option",
 		"ctr.bats: ctr that fails to mount container storage as recursively read-only without private propagation",
+		"oci_artifacts.bats: should fail to mount OCI Artifact with sub path if not existing",
 	},
 	"a container without a log path has no log; CRI-O chooses one": {
 		"ctr.bats: ctr logging",
@@ -122,6 +123,10 @@ var crioExpected = byReason{
 		"ctr.bats: ctr create with non-existent command",
 		"ctr.bats: ctr create with non-existent command [tty]",
 		"ctr.bats: ctr correctly setup working directory",
+		"oci_artifacts.bats: should return error when mounting artifact on file path",
+	},
+	"an image or an artifact that a container uses can be removed, and the container keeps its files": {
+		"oci_artifacts.bats: should return error when removing image that is in use",
 	},
 	"an exec in a container that was created and not started is refused, as with containerd": {
 		"ctr.bats: ctr hostname env",
@@ -175,6 +180,7 @@ var crioExpected = byReason{
 		"image.bats: container status when created by image ID",
 	},
 	"names an image by the digest or tag of its upstream build": {
+		"oci_artifacts.bats: should pull multi-architecture image",
 		"image.bats: container status when created by image list canonical reference",
 		"image.bats: image pull and list by tag and ID",
 		"image.bats: image pull and list by digest and ID",
@@ -242,7 +248,6 @@ var crioLeftOut = byReason{
 		"cpu_load_balancing.bats",
 		"inject_gomaxprocs.bats",
 		"irqbalance.bats",
-		"oci_artifacts.bats",
 		"oci_volumes.bats",
 		"seccomp_notifier.bats",
 		"seccomp_oci_artifacts.bats",

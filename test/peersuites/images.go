@@ -4,7 +4,9 @@ import (
 	"archive/tar"
 	"context"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -42,7 +44,24 @@ func pushImages(ctx context.Context, r *registrytest.Registry, packages string) 
 			}
 		}
 	}
+	for tag, files := range criosArtifacts {
+		artifact := registrytest.Artifact{Type: "application/vnd.example.artifact"}
+		for _, title := range slices.Sorted(maps.Keys(files)) {
+			artifact.Files = append(artifact.Files, registrytest.TitledFile(title, files[title]))
+		}
+		if _, err := r.PushArtifact("crio/artifact", tag, artifact); err != nil {
+			return fmt.Errorf("push the artifact %s: %w", tag, err)
+		}
+	}
 	return nil
+}
+
+// criosArtifacts are the files of those that CRI-O's suite pulls, by tag and title.
+var criosArtifacts = map[string]map[string]string{
+	"singlefile":    {"artifact.txt": "hello artifact"},
+	"multiplefiles": {"artifact.txt": "hello artifact", "artifact.sh": "#!/bin/sh\necho hello artifact"},
+	"exec":          {"artifact.sh": "#!/bin/sh\necho hello artifact"},
+	"subpath":       {"1": "1", "subpath/2": "2", "subpath/3": "3"},
 }
 
 // containerdsImages are what containerd's suite pulls, with what its tests look for in them.
