@@ -30,6 +30,18 @@ func push(t *testing.T, n *node.Node, name string, size int64) string {
 	return node.RegistryHost + "/" + name + ":1"
 }
 
+// pushArtifact makes an artifact of a name of its own, with a file of this many bytes.
+func pushArtifact(t *testing.T, n *node.Node, name string, size int) string {
+	t.Helper()
+	_, err := n.Registry.PushArtifact(name, "1", registrytest.Artifact{Type: "application/vnd.example.model",
+		Files: []registrytest.ArtifactFile{registrytest.TitledFile("dir/of", name),
+			registrytest.TitledFile("weights", strings.Repeat(name, size/len(name)))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.RegistryHost + "/" + name + ":1"
+}
+
 // fresh is a name that no test has used.
 func fresh(name string) string { return fmt.Sprintf("%s-%d", name, serial.Add(1)) }
 
@@ -107,8 +119,9 @@ func TestImagePullPolicies(t *testing.T) {
 	})
 }
 
-// TestImageGarbageCollection fills the small file system of a node with images. A kubelet that finds too little left
-// there, and it looks every 10 s, removes those that are not in use and not pinned, and no pod has to go.
+// TestImageGarbageCollection fills the small file system of a node with images and artifacts. A kubelet that finds too
+// little left there, and it looks every 10 s, removes those that are not in use and not pinned, and no pod has to go.
+// An artifact is in use where a container has it as a volume.
 func TestImageGarbageCollection(t *testing.T) {
 	t.Parallel()
 	small := t.TempDir()
@@ -125,10 +138,19 @@ func TestImageGarbageCollection(t *testing.T) {
 	}, options{})
 	used := sh("main", sleep)
 	used.Image = push(t, k.node, "gc-used", 5<<20)
-	p := k.run(t, manifest("gc", used))
+	mounted("model", "/model")(&used)
+	spec := manifest("gc", used)
+	spec.Spec.Volumes = append(spec.Spec.Volumes, v1.Volume{Name: "model", VolumeSource: v1.VolumeSource{
+		Image: &v1.ImageVolumeSource{Reference: pushArtifact(t, k.node, "gc-model", 1<<20)}}})
+	p := k.run(t, spec)
 	before := p.running()
-	for _, name := range []string{"gc-old", "gc-pinned", "gc-older", "gc-oldest"} {
-		ref := push(t, k.node, name, 20<<20)
+	for _, name := range []string{"gc-old", "gc-pinned", "gc-older", "gc-artifact"} {
+		ref := node.RegistryHost + "/" + name + ":1"
+		if name == "gc-artifact" {
+			pushArtifact(t, k.node, name, 20<<20)
+		} else {
+			push(t, k.node, name, 20<<20)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), node.Patience(30*time.Second))
 		_, err := k.node.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}})
 		cancel()
@@ -150,9 +172,9 @@ func TestImageGarbageCollection(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, "unused images are removed", func() error {
-		return images(k.node, "gc-old", "gc-older", "gc-oldest")
+		return images(k.node, "gc-old", "gc-older", "gc-artifact")
 	})
-	for _, name := range []string{"gc-used", "gc-pinned"} {
+	for _, name := range []string{"gc-used", "gc-pinned", "gc-model"} {
 		if err := images(k.node, name); err == nil {
 			t.Errorf("%s was removed", name)
 		}

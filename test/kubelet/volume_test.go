@@ -199,6 +199,33 @@ func TestImageVolumes(t *testing.T) {
 	}
 }
 
+// TestArtifactVolumes: a kubelet pulls an artifact for a volume as it pulls an image, and tells why a container cannot
+// run from one.
+func TestArtifactVolumes(t *testing.T) {
+	t.Parallel()
+	k, name := shared(t), fresh("model")
+	ref := pushArtifact(t, k.node, name, 1000)
+	spec := manifest("artifactvolume", sh("main", sleep, mounted("model", "/model"),
+		mounted("model", "/part"), subPath("dir")))
+	spec.Spec.Volumes = []v1.Volume{{Name: "model", VolumeSource: v1.VolumeSource{
+		Image: &v1.ImageVolumeSource{Reference: ref, PullPolicy: v1.PullAlways}}}}
+	p := k.run(t, spec)
+	p.running()
+	if got := p.sh("main", "cat /model/dir/of /part/of; touch /model/x 2>&1 || true"); !has(got, name+name, "Read-only") {
+		t.Errorf("%q", got)
+	}
+	c := sh("main", sleep)
+	c.Image = ref
+	of := k.run(t, manifest("artifactcontainer", c))
+	of.until(time.Minute, "the artifact is refused as the image of a container", func(now *v1.Pod) error {
+		w := status(now, "main").State.Waiting
+		if w == nil || w.Reason != "CreateContainerError" || !strings.Contains(w.Message, "not an image but an artifact") {
+			return fmt.Errorf("it is %s, %+v", states(now), w)
+		}
+		return nil
+	})
+}
+
 func TestSecurityContexts(t *testing.T) {
 	t.Parallel()
 	spec := manifest("security",
