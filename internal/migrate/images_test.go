@@ -202,3 +202,47 @@ func TestABlobThatWasCutOffIsToldAndNotImported(t *testing.T) {
 		t.Errorf("%+v, %v", images, err)
 	}
 }
+
+// TestAnArtifactOfContainerdsStoreIsTakenOver: what `ctr` or `nerdctl` have pulled, with its configuration, which
+// nobody reads.
+func TestAnArtifactOfContainerdsStoreIsTakenOver(t *testing.T) {
+	s := newImageStore(t)
+	config, weights := s.blob("application/x-config", []byte("no JSON")), s.blob("application/x-weights", []byte("0.1"))
+	empty := s.blob("application/x-empty", []byte{})
+	target := s.blob(ocispec.MediaTypeImageManifest, ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "a/b",
+		Config: config, Layers: []ocispec.Descriptor{weights, empty},
+	})
+	s.name(Namespace, "docker.io/library/model:1", target, nil)
+	if err := s.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, _, err := s.at.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := s.at.Images(t.Context(), names)
+	if err != nil || len(images) != 1 || images[0].Missing != "" {
+		t.Fatalf("%+v, %v", images, err)
+	}
+	var out bytes.Buffer
+	if err := s.at.WriteArchive(t.Context(), &out, images[0]); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for r := tar.NewReader(&out); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, h.Name)
+	}
+	for _, d := range []ocispec.Descriptor{target, config, weights, empty} {
+		if !slices.Contains(found, "blobs/sha256/"+d.Digest.Encoded()) {
+			t.Errorf("the archive lacks %s of type %s: %v", d.Digest, d.MediaType, found)
+		}
+	}
+}
