@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/disk"
 	"berth/internal/image/source"
@@ -88,7 +90,8 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 		N: n, Key: key, DiffID: src.Manifest.Digest.String(), Boot: s.boot,
 		Inodes: uint64(src.Artifact.Dirs) + 1, Bytes: uint64(src.Artifact.Dirs+1) * 4096,
 	}
-	err := s.makeFileTree(ctx, n, src.Artifact, blobs)
+	copied, err := s.makeFileTree(ctx, n, src.Artifact, blobs)
+	rec.Bytes += copied
 	if err == nil {
 		err = writeLayerRecord(s.dirs.home(n), &layerFile{layerRecord: rec})
 	}
@@ -111,14 +114,16 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 
 // makeFileTree makes the files of an artifact in the directory of a layer. Their names come from a registry: they are
 // looked up below the directory of all layers, and the new directory is empty at first, so none can lead elsewhere.
-func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, blobs []*layer) error {
+// copied are the bytes of files that could not be names of blobs.
+func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, blobs []*layer,
+) (copied uint64, err error) {
 	root, err := os.OpenRoot(s.dirs.root)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer root.Close()
 	if err := root.Mkdir(n, 0o700); err != nil {
-		return err
+		return 0, err
 	}
 	top := path.Join(n, layerFS)
 	made := map[string]bool{}
@@ -136,22 +141,45 @@ func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, 
 		return cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755))
 	}
 	if err := makeDir(top); err != nil {
-		return err
+		return 0, err
 	}
+	copies := map[*layer]string{} // of blobs, which further names are of
 	for _, f := range a.Files {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return copied, context.Cause(ctx)
 		}
-		at := path.Join(top, f.Path)
+		at, blob := path.Join(top, f.Path), blobs[f.Layer+1]
+		from := cmp.Or(copies[blob], path.Join(blob.N, layerFS, blobFile))
 		err := makeDir(path.Dir(at))
 		if err == nil {
-			err = root.Link(path.Join(blobs[f.Layer+1].N, layerFS, blobFile), at)
+			err = root.Link(from, at)
+		}
+		// Anybody may push artifacts with so many names of a blob as a file can have (65,000 on ext4).
+		if errors.Is(err, unix.EMLINK) {
+			copies[blob] = at
+			copied += blob.Bytes
+			err = copyBlob(ctx, root, from, at)
 		}
 		if err != nil {
-			return fmt.Errorf("%.300q: %w", f.Path, err)
+			return copied, fmt.Errorf("%.300q: %w", f.Path, err)
 		}
 	}
-	return nil
+	return copied, nil
+}
+
+// copyBlob makes another file with the bytes of a blob.
+func copyBlob(ctx context.Context, root *os.Root, from, to string) error {
+	in, err := root.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := root.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, artifactFile)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, &bounded{ctx: ctx, r: in, left: math.MaxInt64})
+	return errors.Join(err, out.Chmod(artifactFile), out.Close())
 }
 
 // newArtifactRecord is the record of an artifact that is new, without its names. The layers are the tree of its files,

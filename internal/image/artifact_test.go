@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -568,4 +569,32 @@ func TestAnIndexOfArtifactsYieldsThePlatformOfTheNode(t *testing.T) {
 	put("image:2", sbom, entries[0])
 	_, err = f.Pull(t.Context(), PullRequest{Ref: host + "image:2"})
 	wantErr(t, err, errdefs.ErrNotFound, "no image for linux/"+runtime.GOARCH)
+}
+
+// TestABlobThatCanHaveNoMoreNamesIsCopied: anybody may push artifacts that take all the names a file can have.
+func TestABlobThatCanHaveNoMoreNamesIsCopied(t *testing.T) {
+	long(t)
+	f := newFixture(t)
+	f.pushArtifact("a:1", rt.TitledFile("a", "content"))
+	f.pull("a:1")
+	blobs, err := filepath.Glob(filepath.Join(f.cfg.Root, "layers/*/fs/a"))
+	if err != nil || len(blobs) != 1 {
+		t.Fatal(blobs, err)
+	}
+	names := t.TempDir()
+	for i := range 65_000 { // of ext4
+		if err = os.Link(blobs[0], filepath.Join(names, strconv.Itoa(i))); err != nil {
+			break
+		}
+	}
+	t.Log("no more names:", err)
+	f.pushArtifact("b:1", rt.TitledFile("b/1", "content"), rt.TitledFile("b/2", "content"))
+	got := f.pull("b:1")
+	f.wantFiles(got, map[string]string{"b/1": "content", "b/2": "content"})
+	for _, name := range []string{"a:1", "b:1"} {
+		if err := f.Remove(t.Context(), host+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.wantNothing()
 }
