@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
 	"berth/internal/jail/jailtest"
@@ -202,6 +204,56 @@ func TestCVE_2025_11395_AnArchiveOverwritesTheHost(t *testing.T) {
 			b.check(t)
 		})
 	}
+}
+
+// CVE-2026-50163 (oras-go): a tar in an artifact, which ORAS unpacks where the artifact says so, had a hard link that
+// led out of its directory. Berth unpacks no artifacts. What it takes from them are names of files, which lead out as
+// well.
+//
+// Seen to fail with os.MkdirAll and os.Link of joined paths in makeFileTree of image/artifact.go, and the name as it is
+// in filePath of image/source/artifact.go.
+func TestCVE_2026_50163_AnArtifactLinksToTheHost(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		b := newBait(t)
+		plain, err := rt.Tar(rt.Hardlink("dir/hard", b.path+"/secret"), rt.Hardlink("dir/up", up+b.path+"/secret"),
+			rt.Symlink("dir/soft", b.path), rt.File("dir/soft/made", 0o644, "made"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := rt.NewLayer(plain, rt.Gzip, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := packed.Compressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tar := rt.ArtifactFile{MediaType: "application/vnd.oci.image.layer.v1.tar+gzip", Body: body,
+			Annotations: map[string]string{"io.deis.oras.content.unpack": "true"}}
+		for _, title := range []string{"dir", b.path + "/made", up + b.path + "/made", up + b.path + "/secret",
+			"x/../../" + up + b.path + "/dir/made", "../blob", "../../1/fs/made"} {
+			repo := fmt.Sprintf("artifact%d", serial.Add(1))
+			tar.Title = title
+			made := rt.Artifact{Type: "a/b", Files: []rt.ArtifactFile{tar}}
+			if _, err := n.Registry.PushArtifact(repo, "1", made); err != nil {
+				t.Fatal(err)
+			}
+			ref := node.RegistryHost + "/" + repo + ":1"
+			nodetest.Pull(t, n, ref)
+			c := s.pod(t, n).Run(nodetest.Mounts(&cri.Mount{ContainerPath: "/a", Image: &cri.ImageSpec{Image: ref},
+				Readonly: true}))
+			confined(t, c)
+			b.unread(t, "the name "+title, c.Sh("grep -arh "+b.secret+" /a; :"))
+			if got := c.Sh("find /a -type f | wc -l; find /a -type l"); got != "1" {
+				t.Errorf("the artifact with the name %s has the files %s", title, got)
+			}
+			b.check(t)
+		}
+	})
 }
 
 // bomb pulls an image whose layer is small and claims much, and bounds what berthd spends on it.
