@@ -23,6 +23,7 @@ import (
 
 	"berth/internal/asroot"
 	"berth/internal/image/source"
+	"berth/internal/model"
 	rt "berth/internal/registrytest"
 )
 
@@ -90,10 +91,10 @@ func (f *fixture) wantFiles(id string, want map[string]string) {
 func TestAnArtifactIsPulledAsItsFiles(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()
-	model := bytes.Repeat([]byte("weights "), 100_000)
+	weights := bytes.Repeat([]byte("weights "), 100_000)
 	untitled := rt.ArtifactFile{Body: []byte("no name")}
 	desc := f.pushArtifact("model:1",
-		rt.ArtifactFile{Title: "model.bin", Body: model, MediaType: "application/vnd.cncf.model.weight.v1.raw"},
+		rt.ArtifactFile{Title: "model.bin", Body: weights, MediaType: "application/vnd.cncf.model.weight.v1.raw"},
 		rt.TitledFile("conf/a/config.json", "{}"), rt.TitledFile("conf/empty", ""), untitled,
 		rt.ArtifactFile{Body: []byte("pack"), Annotations: map[string]string{"org.cncf.model.filepath": "pack/a"}},
 		rt.ArtifactFile{Body: []byte("old"), Annotations: map[string]string{"org.cnai.model.filepath": "pack/b"}},
@@ -108,10 +109,10 @@ func TestAnArtifactIsPulledAsItsFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := strings.Replace(untitled.Descriptor().Digest.String(), ":", "-", 1)
-	f.wantFiles(got.ID, map[string]string{"model.bin": string(model), "conf/a/config.json": "{}", "conf/empty": "",
+	f.wantFiles(got.ID, map[string]string{"model.bin": string(weights), "conf/a/config.json": "{}", "conf/empty": "",
 		"pack/a": "pack", "pack/b": "old", "layer.tar.gz": "not even a tar", "dir": "packed", sum: "no name",
 		"odd": "odd"})
-	size := uint64(desc.Size) + uint64(len(model)) + uint64(len("{}"+"{}"+"no name"+"pack"+"old"+"{}"+"not even a tar"+
+	size := uint64(desc.Size) + uint64(len(weights)) + uint64(len("{}"+"{}"+"no name"+"pack"+"old"+"{}"+"not even a tar"+
 		"packed"+"odd"))
 	if got.ID != desc.Digest.String() || got.Artifact != modelType || got.Size != size || len(got.Layers) != 10 {
 		t.Errorf("the artifact is %+v; its size should be %d", got, size)
@@ -597,4 +598,47 @@ func TestABlobThatCanHaveNoMoreNamesIsCopied(t *testing.T) {
 		}
 	}
 	f.wantNothing()
+}
+
+// TestTheRegistryStandsInForAMirrorThatSpoilsABlobOfAnArtifact: the mirror that sent something else is not asked again,
+// and a download that was cut goes on at the registry, which wants credentials.
+func TestTheRegistryStandsInForAMirrorThatSpoilsABlobOfAnArtifact(t *testing.T) {
+	f := newFixture(t)
+	second := newRegistry(t, rt.WithBasicAuth("user", "secret"))
+	body := make([]byte, 200<<10)
+	rand.New(rand.NewSource(3)).Read(body)
+	file := rt.ArtifactFile{Title: "model", Body: body}
+	desc := f.pushArtifact("a:1", file)
+	if _, err := second.PushArtifact("a", "1", rt.Artifact{Type: modelType, Files: []rt.ArtifactFile{file}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Mirrors(f.cfg.HostsDir, []string{"registry.test"}, f.reg, second); err != nil {
+		t.Fatal(err)
+	}
+	sum := file.Descriptor().Digest.String()
+	auth := &model.Auth{Username: "user", Password: "secret"}
+	for name, fault := range map[string]rt.Faults{
+		"another content": {Corrupt: sum}, "a cut": {CutAfter: 10 << 10, Path: "/blobs/" + sum},
+	} {
+		f.reg.ResetRequests()
+		second.ResetRequests()
+		f.reg.SetFaults(fault)
+		if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "a:1"}); err == nil {
+			t.Errorf("%s: pulled without credentials", name)
+		}
+		f.wantNothing()
+		f.reg.ResetRequests()
+		if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "a:1", Auth: auth}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		f.wantFiles(desc.Digest.String(), map[string]string{"model": string(body)})
+		first, other := f.reg.Sent(sum), second.Sent(sum)
+		if first == 0 || other == 0 || name == "a cut" && first+other != int64(len(body)) {
+			t.Errorf("%s: %d bytes of the mirror and %d of the registry, of %d", name, first, other, len(body))
+		}
+		if err := f.Remove(t.Context(), host+"a:1"); err != nil {
+			t.Fatal(err)
+		}
+		f.wantNothing()
+	}
 }
