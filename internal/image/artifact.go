@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,53 +111,37 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 	return l, nil
 }
 
-// makeFileTree makes the files of an artifact in the directory of a layer. Their names come from a registry: they are
-// looked up below the directory of all layers, and the new directory is empty at first, so none can lead elsewhere.
-// copied are the bytes of files that could not be names of blobs.
+// makeFileTree makes the files of an artifact in the directory of a layer. Their names come from a registry. The new
+// directory is empty at first, and what is made in it is reached by descriptors, so none leads elsewhere. copied are
+// the bytes of files that could not be names of blobs.
 func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, blobs []*layer,
 ) (copied uint64, err error) {
-	root, err := os.OpenRoot(s.dirs.root)
+	fs := s.dirs.fs(n)
+	if err := os.Mkdir(s.dirs.home(n), 0o700); err != nil {
+		return 0, err
+	}
+	if err := makeLayerRoot(fs); err != nil {
+		return 0, err
+	}
+	top, err := os.Open(fs)
 	if err != nil {
 		return 0, err
 	}
-	defer root.Close()
-	if err := root.Mkdir(n, 0o700); err != nil {
-		return 0, err
-	}
-	top := path.Join(n, layerFS)
-	made := map[string]bool{}
-	var makeDir func(dir string) error
-	makeDir = func(dir string) error {
-		if made[dir] {
-			return nil
+	defer top.Close()
+	copies := map[*layer]*os.File{} // of blobs; further names are theirs
+	defer func() {
+		for _, f := range copies {
+			f.Close()
 		}
-		if dir != top {
-			if err := makeDir(path.Dir(dir)); err != nil {
-				return err
-			}
-		}
-		made[dir] = true
-		return cmp.Or(root.Mkdir(dir, 0o755), root.Chmod(dir, 0o755))
-	}
-	if err := makeDir(top); err != nil {
-		return 0, err
-	}
-	copies := map[*layer]string{} // of blobs, which further names are of
+	}()
 	for _, f := range a.Files {
 		if ctx.Err() != nil {
 			return copied, context.Cause(ctx)
 		}
-		at, blob := path.Join(top, f.Path), blobs[f.Layer+1]
-		from := cmp.Or(copies[blob], path.Join(blob.N, layerFS, blobFile))
-		err := makeDir(path.Dir(at))
-		if err == nil {
-			err = root.Link(from, at)
-		}
-		// Anybody may push artifacts with so many names of a blob as a file can have (65,000 on ext4).
-		if errors.Is(err, unix.EMLINK) {
-			copies[blob] = at
+		blob := blobs[f.Layer+1]
+		isCopied, err := s.makeFile(ctx, top, f.Path, blob, copies)
+		if isCopied {
 			copied += blob.Bytes
-			err = copyBlob(ctx, root, from, at)
 		}
 		if err != nil {
 			return copied, fmt.Errorf("%.300q: %w", f.Path, err)
@@ -167,19 +150,75 @@ func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, 
 	return copied, nil
 }
 
-// copyBlob makes another file with the bytes of a blob.
-func copyBlob(ctx context.Context, root *os.Root, from, to string) error {
-	in, err := root.Open(from)
+// makeFile makes one file of a tree.
+func (s *Store) makeFile(ctx context.Context, top *os.File, at string, blob *layer, copies map[*layer]*os.File,
+) (copied bool, err error) {
+	dir, err := makeDirs(int(top.Fd()), path.Dir(at))
 	if err != nil {
-		return err
+		return false, err
+	}
+	defer unix.Close(dir)
+	name, from, flags := path.Base(at), filepath.Join(s.dirs.fs(blob.N), blobFile), 0
+	if c := copies[blob]; c != nil {
+		from, flags = fmt.Sprintf("/proc/self/fd/%d", c.Fd()), unix.AT_SYMLINK_FOLLOW
+	}
+	// Anybody may push artifacts with so many names of a blob as a file can have (65,000 on ext4).
+	if err = unix.Linkat(unix.AT_FDCWD, from, dir, name, flags); !errors.Is(err, unix.EMLINK) {
+		return false, err
+	}
+	c, err := copyBlob(ctx, from, dir, name)
+	if err != nil {
+		return true, err
+	}
+	if old := copies[blob]; old != nil {
+		old.Close()
+	}
+	copies[blob] = c
+	return true, nil
+}
+
+// makeDirs makes those of some directories that are not there, one in the other, and opens the last.
+func makeDirs(top int, p string) (fd int, err error) {
+	at, err := unix.Openat(top, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil || p == "." {
+		return at, err
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		made := unix.Mkdirat(at, name, 0o755)
+		next, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		unix.Close(at)
+		if err != nil {
+			return -1, err
+		}
+		if at = next; made == nil {
+			made = unix.Fchmod(at, 0o755) // whatever the umask
+		}
+		if made != nil && !errors.Is(made, unix.EEXIST) {
+			unix.Close(at)
+			return -1, made
+		}
+	}
+	return at, nil
+}
+
+// copyBlob makes another file with the bytes of one, and opens it.
+func copyBlob(ctx context.Context, from string, dir int, name string) (*os.File, error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return nil, err
 	}
 	defer in.Close()
-	out, err := root.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, artifactFile)
+	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, artifactFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	out := os.NewFile(uintptr(fd), name)
 	_, err = io.Copy(out, &bounded{ctx: ctx, r: in, left: math.MaxInt64})
-	return errors.Join(err, out.Chmod(artifactFile), out.Close())
+	if err = errors.Join(err, out.Chmod(artifactFile)); err != nil {
+		out.Close()
+		return nil, err
+	}
+	return out, nil
 }
 
 // newArtifactRecord is the record of an artifact that is new, without its names. The layers are the tree of its files,

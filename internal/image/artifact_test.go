@@ -642,3 +642,19 @@ func TestTheRegistryStandsInForAMirrorThatSpoilsABlobOfAnArtifact(t *testing.T) 
 		f.wantNothing()
 	}
 }
+
+// TestADeepArtifactIsMadeInTime: a manifest of some hundred kilobytes names 63,000 directories. It was seen to take
+// half a minute, with each of them looked up from the root.
+func TestADeepArtifactIsMadeInTime(t *testing.T) {
+	long(t)
+	asroot.Need(t, "confined children")
+	f := newFixture(t)
+	var files []rt.ArtifactFile
+	for i := range 500 {
+		files = append(files, rt.TitledFile(strconv.Itoa(i)+strings.Repeat("/d", 126)+"/f", strconv.Itoa(i)))
+	}
+	f.pushArtifact("deep:1", files...)
+	if o := f.apart("deep:1"); o.err != fine || o.took > 15*time.Second || o.peak > 150<<20 {
+		t.Errorf("the pull took %v and %d MiB: %s", o.took, o.peak>>20, o.err)
+	}
+}

@@ -210,8 +210,8 @@ func TestCVE_2025_11395_AnArchiveOverwritesTheHost(t *testing.T) {
 // led out of its directory. Berth unpacks no artifacts. What it takes from them are names of files, which lead out as
 // well.
 //
-// Seen to fail with os.MkdirAll and os.Link of joined paths in makeFileTree of image/artifact.go, and the name as it is
-// in filePath of image/source/artifact.go.
+// Seen to fail with os.MkdirAll and os.Link of joined paths in makeFile of image/artifact.go, and the name as it is in
+// filePath of image/source/artifact.go.
 func TestCVE_2026_50163_AnArtifactLinksToTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
