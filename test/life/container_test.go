@@ -95,6 +95,12 @@ func TestTheImagesDefaultsAreMergedWithWhatIsAskedFor(t *testing.T) {
 			"/made/for/it\n", []nodetest.ContainerEdit{shell("pwd"), func(c *cri.ContainerConfig) {
 				c.WorkingDir = "/made/for/it"
 			}}},
+		{"a working directory is made below a root that is read-only",
+			"/made/for/it\nread-only\n",
+			[]nodetest.ContainerEdit{shell("pwd; touch x 2>/dev/null || echo read-only"), func(c *cri.ContainerConfig) {
+				c.WorkingDir, c.Linux.SecurityContext.ReadonlyRootfs = "/made/for/it", true
+				c.Linux.SecurityContext.RunAsUser = &cri.Int64Value{Value: 0}
+			}}},
 		{"user by name, with group and groups of the image", "1001 1002 1002 1003\n",
 			[]nodetest.ContainerEdit{shell("echo $(id -u) $(id -g) $(id -G)")}},
 		{"home of the image's user", "/home/app\n", []nodetest.ContainerEdit{shell("echo $HOME")}},

@@ -158,12 +158,9 @@ func Setup(
 			}
 		}
 	}
-	ops, err := operations(config, paths, terminal)
+	ops, err := operations(config, paths, cwd, terminal)
 	if err != nil {
 		return nil, err
-	}
-	if cwd != "" {
-		ops = append(ops, stage.Operation{Kind: stage.Directory, Target: path.Clean("/" + cwd)})
 	}
 	s.Operations = ops
 	s.ReopenNull = ownDev(config)
@@ -184,7 +181,9 @@ func ownDev(config *configs.Config) bool {
 	})
 }
 
-func operations(config *configs.Config, paths map[string]string, terminal bool) ([]stage.Operation, error) {
+func operations(
+	config *configs.Config, paths map[string]string, cwd string, terminal bool,
+) ([]stage.Operation, error) {
 	var ops []stage.Operation
 	add := func(o ...stage.Operation) { ops = append(ops, o...) }
 	for _, m := range config.Mounts {
@@ -212,6 +211,9 @@ func operations(config *configs.Config, paths map[string]string, terminal bool) 
 	add(stage.Operation{Kind: stage.Pivot})
 	if p := config.RootPropagation; p != 0 && p&(unix.MS_PRIVATE|unix.MS_SLAVE) == 0 {
 		add(stage.Operation{Kind: stage.RootPropagate, Flags: uint64(p)})
+	}
+	if cwd != "" { // as libcontainer does: before the root and file systems in memory become read-only
+		add(stage.Operation{Kind: stage.Directory, Target: path.Clean("/" + cwd)})
 	}
 	if terminal {
 		add(stage.Operation{Kind: stage.Terminal})
