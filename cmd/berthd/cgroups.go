@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -81,11 +80,7 @@ func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool,
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error("read which cgroups this node has claimed before", "error", err)
 	}
-	root, err := filepath.EvalSymlinks(cfg.Root) // however the next configuration writes it
-	if err != nil {
-		return nil, err
-	}
-	owner := cgroup.Owner{PID: os.Getpid(), Root: root, Address: cfg.Address}
+	owner := cgroup.Owner{PID: os.Getpid(), Root: cfg.Root, Address: cfg.Address}
 	claim := func(r claimedRoot) (func() error, error) {
 		ctx, cancel := context.WithTimeout(ctx, claimWait)
 		defer cancel()

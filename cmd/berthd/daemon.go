@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"berth/internal/config"
+	"berth/internal/config/check"
 	"berth/internal/connlimit"
 	"berth/internal/cri"
 	"berth/internal/cri/request"
@@ -39,7 +40,10 @@ import (
 // run is the daemon's life: it makes the parts in the order in which they need each other, serves until ctx ends,
 // and ends the parts in the reverse order. Pods live on.
 func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, signals *signals) (err error) {
-	cfg := loaded.Config
+	cfg, err := check.WithoutLinks(loaded.Config)
+	if err != nil {
+		return err
+	}
 	log, change, err := liblog.Changeable(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return fmt.Errorf("log_level: %w", err)

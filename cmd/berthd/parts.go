@@ -40,7 +40,7 @@ import (
 
 // parts are what the daemon is made of. Each method makes one of them, from those that were made before it.
 type parts struct {
-	cfg     *config.Config // as it was at the start
+	cfg     *config.Config // as it was at the start, and without links in root and state
 	sources config.Sources
 	now     atomic.Pointer[config.Loaded] // with what was reloaded since
 	begun   time.Time

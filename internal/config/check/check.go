@@ -33,6 +33,9 @@ import (
 // used. The error joins a *config.KeyError for each. Node changes nothing, opens no socket and asks nobody.
 func Node(c *config.Config) error {
 	var f findings
+	if _, err := WithoutLinks(c); err != nil {
+		f = append(f, err)
+	}
 	f.program("keeper_binary", c.KeeperBinary, config.NoKeeper)
 	f.program("checkpoint.criu", c.Checkpoint.CRIU)
 	for _, name := range slices.Sorted(maps.Keys(c.Runtimes)) {
