@@ -49,6 +49,9 @@ func (o observer) RecordPluginInvocation(plugin, operation string, err error) {
 	}
 	if err != nil {
 		o.cfg.Metrics.NRIError(plugin, operation)
+		if operation != "Synchronize" {
+			o.noteFailure(plugin)
+		}
 	}
 }
 

@@ -55,12 +55,13 @@ type Plugins struct {
 	// turn lets one event at a time go to the plugins, which have an order. To wait for it honours deadlines, which the
 	// library's own lock does not.
 	turn *semaphore.Weighted
-	mu   sync.Mutex // guards known, addresses and failure
+	mu   sync.Mutex // guards known, addresses, failure and failed
 	// known is how far plugins know of a pod's or container's life, by ID.
 	known map[string]knowledge
 	// addresses are those that pods had when they were stopped, by ID: plugins are told of them at the removal, too.
 	addresses map[string][]string
-	failure   string // why the interface did not start when this was tried last; empty: it started, or was not tried
+	failure   string   // why the interface did not start when this was tried last; empty: it started, or was not tried
+	failed    []string // plugins that have failed in this turn
 
 	background sync.WaitGroup
 	ctx        context.Context
@@ -347,6 +348,7 @@ func (p *Plugins) inTurn(ctx context.Context, tell func(*adaptation.Adaptation) 
 		return fmt.Errorf("wait until NRI plugins have answered to others: %w", err)
 	}
 	defer p.turn.Release(1)
+	p.takeFailures()
 	return tell(runtime)
 }
 
@@ -393,7 +395,7 @@ func (p *Plugins) takeAddresses(id string) []string {
 }
 
 // Tell tells plugins of an event of a pod, or of a container in it. The error of RunPod and of StartContainer is that a
-// plugin does not want it to happen.
+// plugin does not want it to happen, or that a required one has not answered.
 func (p *Plugins) Tell(ctx context.Context, event Event, pod *Pod, c *Container) error {
 	return p.inTurn(ctx, func(runtime *adaptation.Adaptation) error {
 		toldPod := podOf(pod)
@@ -404,7 +406,10 @@ func (p *Plugins) Tell(ctx context.Context, event Event, pod *Pod, c *Container)
 		switch event {
 		case RunPod:
 			p.pass(pod.ID, lives)
-			return runtime.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: toldPod})
+			if err := runtime.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: toldPod}); err != nil {
+				return err
+			}
+			return p.requireAnswers(toldPod, "")
 		case PodUpdated:
 			return runtime.PostUpdatePodSandbox(ctx, &adaptation.PostUpdatePodSandboxRequest{Pod: toldPod})
 		case StopPod:
@@ -421,7 +426,11 @@ func (p *Plugins) Tell(ctx context.Context, event Event, pod *Pod, c *Container)
 		case ContainerCreated:
 			return runtime.PostCreateContainer(ctx, &adaptation.PostCreateContainerRequest{Pod: toldPod, Container: told})
 		case StartContainer:
-			return runtime.StartContainer(ctx, &adaptation.StartContainerRequest{Pod: toldPod, Container: told})
+			err := runtime.StartContainer(ctx, &adaptation.StartContainerRequest{Pod: toldPod, Container: told})
+			if err != nil {
+				return err
+			}
+			return p.requireAnswers(toldPod, told.Name)
 		case ContainerStarted:
 			return runtime.PostStartContainer(ctx, &adaptation.PostStartContainerRequest{Pod: toldPod, Container: told})
 		case ContainerUpdated:
@@ -447,15 +456,17 @@ func (p *Plugins) UpdatePod(ctx context.Context, pod *Pod, overhead, resources *
 
 // Create asks plugins about a container that is being created, and writes what they change to its specification. Other
 // containers are changed as they want. changed are the limits among it; nil: none. An error is that a plugin refuses
-// the container, or wants what cannot be done.
+// the container, wants what cannot be done, or is required and has not answered.
 func (p *Plugins) Create(ctx context.Context, pod *Pod, c *Container,
 	means Means) (changed *model.Resources, err error) {
 	var reply *adaptation.CreateContainerResponse
 	request := &adaptation.CreateContainerRequest{Pod: podOf(pod), Container: containerOf(c)}
 	err = p.inTurn(ctx, func(runtime *adaptation.Adaptation) (err error) {
 		p.pass(c.ID, lives)
-		reply, err = runtime.CreateContainer(ctx, request)
-		return err
+		if reply, err = runtime.CreateContainer(ctx, request); err != nil {
+			return err
+		}
+		return p.requireAnswers(request.Pod, request.Container.Name)
 	})
 	if err != nil || reply == nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -386,6 +387,67 @@ func TestTheValidatorRefuses(t *testing.T) {
 	if list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{}); err != nil ||
 		len(list.GetContainers()) != 1 {
 		t.Errorf("there are %v, %v", list.GetContainers(), err)
+	}
+}
+
+// TestARequiredPluginHasToAnswer: NRI's library goes on without a plugin that hangs, and its validator counts it as
+// present. Each step was seen to succeed without the answer, as with containerd.
+func TestARequiredPluginHasToAnswer(t *testing.T) {
+	n := start(t, "[nri.default_validator]\nenable = true\nrequired_plugins = [\"needed\"]\n"+
+		"tolerate_missing_plugins_annotation = \"vendor.com/tolerate\"\n")
+	nodetest.Pull(t, n, node.Busybox)
+	hang := make(chan struct{})
+	defer close(hang)
+	join := func(name, at string) {
+		t.Helper()
+		connect(t, n, name, &plugin{refuse: func(event string) error {
+			if event == at {
+				<-hang
+			}
+			return nil
+		}})
+	}
+	refused := func(name string, err error) {
+		t.Helper()
+		nodetest.WantCode(t, err, codes.Unavailable)
+		if !strings.Contains(err.Error(), strconv.Quote(name)) {
+			t.Errorf("the plugin is not named: %v", err)
+		}
+	}
+	run := func(edits ...nodetest.PodEdit) error {
+		config := nodetest.PodConfig(n, edits...)
+		response, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config})
+		if err == nil {
+			nodetest.Adopt(t, n, response.PodSandboxId, config)
+		}
+		return err
+	}
+	annotate := func(key, value string) nodetest.PodEdit {
+		return func(c *cri.PodSandboxConfig) { c.Annotations = map[string]string{key: value} }
+	}
+	join("10-needed", "RunPodSandbox")
+	refused("needed", run())
+	join("10-needed", "RunPodSandbox")
+	if err := run(annotate("vendor.com/tolerate", "true")); err != nil {
+		t.Errorf("a pod that can do without it: %v", err)
+	}
+	join("10-needed", "CreateContainer")
+	pod := nodetest.RunPod(t, n)
+	_, err := pod.TryCreate()
+	refused("needed", err)
+	join("10-needed", "StartContainer")
+	refused("needed", pod.Create().TryStart())
+
+	join("10-needed", "")
+	join("20-other", "RunPodSandbox")
+	if err := run(); err != nil {
+		t.Errorf("a plugin that nobody requires hangs: %v", err)
+	}
+	join("20-other", "RunPodSandbox")
+	refused("other", run(annotate("required-plugins.noderesource.dev", `["other"]`)))
+	if list, err := n.Runtime.ListPodSandbox(nodetest.Context(t), &cri.ListPodSandboxRequest{}); err != nil ||
+		len(list.GetItems()) != 3 {
+		t.Errorf("there are %v, %v", list.GetItems(), err)
 	}
 }
 
