@@ -262,14 +262,26 @@ func convert(raw types.Result) (*Result, error) {
 		return nil, fmt.Errorf("result: %w", err)
 	}
 	result := new(Result)
+	var further []netip.Addr
 	for _, ip := range r.IPs {
-		// A plugin may report addresses of the host's end too.
-		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(r.Interfaces) || r.Interfaces[*i].Sandbox == "") {
-			continue
-		}
-		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		i := ip.Interface
+		switch {
+		case !ok:
+		case i == nil:
 			result.IPs = append(result.IPs, addr.Unmap())
+		case *i < 0 || *i >= len(r.Interfaces) || r.Interfaces[*i].Sandbox == "":
+			// A plugin may report addresses of the host's end too.
+		case r.Interfaces[*i].Name == Interface:
+			result.IPs = append(result.IPs, addr.Unmap())
+		default:
+			further = append(further, addr.Unmap())
 		}
+	}
+	// Plugins of a chain may add interfaces with addresses of other networks. The pod's own are those that it is
+	// reached at, wherever they are in the list.
+	if len(result.IPs) == 0 {
+		result.IPs = further
 	}
 	if len(result.IPs) == 0 {
 		return nil, errors.New("the plugins gave the pod no address")
