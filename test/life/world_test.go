@@ -1,11 +1,13 @@
 package life
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -376,6 +378,37 @@ func TestSeccomp(t *testing.T) {
 	if r, err := own.Exec(60, "mkdir", "/tmp/x"); err != nil || r.ExitCode == 0 ||
 		!strings.Contains(string(r.Stderr), "not permitted") {
 		t.Errorf("the profile does not hold: %v, %v", r, err)
+	}
+}
+
+// TestASeccompProfileThatAllowsNothingEndsItsContainer: neither its program nor what begins it can do a thing, not even
+// report or exit.
+func TestASeccompProfileThatAllowsNothingEndsItsContainer(t *testing.T) {
+	n := nodetest.Shared(t)
+	for claim, pid := range map[string]cri.NamespaceMode{
+		"in a PID namespace of its own": cri.NamespaceMode_CONTAINER, "in that of its pod": cri.NamespaceMode_POD,
+	} {
+		t.Run(claim, func(t *testing.T) {
+			p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+				c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: pid}
+			})
+			file := filepath.Join(t.TempDir(), "profile.json")
+			if err := os.WriteFile(file, []byte(`{"defaultAction": "SCMP_ACT_ERRNO"}`), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			c := p.Create(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+				s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: file}
+			}))
+			ctx, cancel := context.WithTimeout(nodetest.Context(t), node.Patience(10*time.Second))
+			defer cancel()
+			_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+			if err != nil && ctx.Err() != nil {
+				t.Fatalf("the start hangs: %v", err)
+			}
+			if s := c.WaitExit(); s.ExitCode == 0 {
+				t.Errorf("the container has ended with 0 (%s)", s.Reason)
+			}
+		})
 	}
 }
 

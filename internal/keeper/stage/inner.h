@@ -9,6 +9,7 @@
 
 extern struct stage_plan *stage_plan;
 
+void __attribute__((noreturn)) stage_end(int code);
 void stage_say(int step, int value);
 void __attribute__((noreturn)) stage_fail_at(int step, int error, int operation);
 void __attribute__((noreturn)) stage_fail(int step);

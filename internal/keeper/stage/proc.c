@@ -62,12 +62,6 @@ union control {
 
 static long duplicate(void) { return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
-static void __attribute__((noreturn)) end(int code)
-{
-	syscall(SYS_exit_group, code);
-	__builtin_trap();
-}
-
 /* An error goes as the byte that comes with a descriptor. */
 static void __attribute__((noreturn)) send_context(int to)
 {
@@ -87,7 +81,7 @@ static void __attribute__((noreturn)) send_context(int to)
 		c->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(c), &fs, sizeof(int));
 	}
-	end(syscall(SYS_sendmsg, to, &msg, MSG_NOSIGNAL) != 1);
+	stage_end(syscall(SYS_sendmsg, to, &msg, MSG_NOSIGNAL) != 1);
 }
 
 /* Outside of the namespace still: gives up what must not be seen in it, and has a child in it. */
@@ -98,18 +92,18 @@ static void __attribute__((noreturn)) send_from(int pid_namespace, int to)
 
 	if (setns(pid_namespace, CLONE_NEWPID) != 0 || setns(STAGE_FD_NAMESPACES, CLONE_NEWNS) != 0 ||
 	    unshare(CLONE_NEWCGROUP) != 0)
-		end(1);
+		stage_end(1);
 	if (dup2(to, 0) < 0 || syscall(SYS_close_range, 1, ~0U, 0) != 0)
-		end(1);
+		stage_end(1);
 	stage_keep_capabilities((uint64_t)1 << CAP_SYS_ADMIN);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) != 0)
-		end(1);
+		stage_end(1);
 	child = duplicate();
 	if (child == 0)
 		send_context(0);
 	if (child > 0)
 		syscall(SYS_wait4, child, NULL, 0, NULL);
-	end(child < 0);
+	stage_end(child < 0);
 }
 
 static int receive_context(int from)

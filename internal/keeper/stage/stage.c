@@ -42,6 +42,16 @@ struct stage_plan *stage_plan;
 
 #define MAX_CGROUPS 64
 
+/*
+ * The end of this process, whatever its filter of system calls says of an exit: the C library's would try for ever. A
+ * signal that the process raises itself ends it, as the first of a PID namespace too.
+ */
+void stage_end(int code)
+{
+	syscall(SYS_exit_group, code);
+	__builtin_trap();
+}
+
 static void tell(int step, int value, int operation)
 {
 	struct stage_status s = {.step = step, .value = value, .operation = operation};
@@ -51,7 +61,7 @@ static void tell(int step, int value, int operation)
 		n = write(STAGE_FD_KEEPER, &s, sizeof(s));
 	while (n < 0 && errno == EINTR);
 	if (n != sizeof(s))
-		_exit(1); /* the keeper would wait for it */
+		stage_end(1); /* the keeper would wait for it */
 }
 
 void stage_say(int step, int value) { tell(step, value, -1); }
@@ -59,7 +69,7 @@ void stage_say(int step, int value) { tell(step, value, -1); }
 void stage_fail_at(int step, int error, int operation)
 {
 	tell(step, error, operation);
-	_exit(1);
+	stage_end(1);
 }
 
 void stage_fail(int step) { stage_fail_at(step, errno, -1); }
@@ -272,7 +282,7 @@ static void fork_for_keeper(void)
 		stage_fail(STEP_FORK);
 	if (pid > 0) {
 		stage_say(STEP_PID, (int)pid);
-		_exit(0);
+		stage_end(0);
 	}
 }
 
@@ -735,7 +745,7 @@ static void await(void)
 	if (n < 0)
 		stage_fail(STEP_AWAIT);
 	if (n == 0)
-		_exit(STAGE_ABANDONED);
+		stage_end(STAGE_ABANDONED);
 }
 
 /* From here on the program counts as begun, whatever becomes of this process and of the keeper. */
@@ -901,7 +911,7 @@ void stage_main(void)
 	be_closed();
 	stage_close(STAGE_FD_EXE, STEP_DESCRIPTORS);
 	if (fcntl(STAGE_FD_KEEPER, F_SETFD, FD_CLOEXEC) != 0)
-		_exit(1);
+		stage_end(1);
 	map_plan();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
