@@ -153,7 +153,7 @@ func (b *Bridge) join(ctx context.Context, e Endpoint, room func(context.Context
 func (b *Bridge) reserve(ctx context.Context, e Endpoint, old *record,
 	room func(context.Context) bool) (*record, error) {
 	r, err := b.pods.reserve(e, old)
-	for errors.Is(err, errdefs.ErrResourceExhausted) && room(ctx) {
+	for errors.Is(err, errdefs.ErrResourceExhausted) && room(ctx) || b.vacate(err) {
 		r, err = b.pods.reserve(e, old)
 	}
 	return r, err

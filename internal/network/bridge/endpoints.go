@@ -222,8 +222,8 @@ func (es *endpoints) checkConflicts(r *record) error {
 		for _, theirs := range other.hostPorts {
 			for _, ours := range r.hostPorts {
 				if ours.overlaps(theirs) {
-					return fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours, other.Pod, id,
-						errdefs.ErrFailedPrecondition)
+					return &portTaken{holder: id, error: fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours,
+						other.Pod, id, errdefs.ErrFailedPrecondition)}
 				}
 			}
 		}

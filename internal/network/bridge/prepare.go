@@ -29,6 +29,9 @@ func (b *Bridge) Prepare(ctx context.Context, e Endpoint) error {
 // pod's name is in the pod's own record. The caller has locked the endpoint's ID.
 func (b *Bridge) assign(ctx context.Context, r *record, e Endpoint) ([]netip.Addr, error) {
 	ports, err := b.pods.assign(r, e)
+	for b.vacate(err) {
+		ports, err = b.pods.assign(r, e)
+	}
 	if err == nil && ports {
 		err = b.openAssigned(ctx, r)
 	}
