@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -41,10 +42,31 @@ func (cr *creation) askPlugins(ctx context.Context) error {
 		return nil
 	}
 	dir, err := cr.m.cgroups.DirOf(spec.Linux.CgroupsPath)
+	if err == nil {
+		err = cr.checkCgroup(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("what NRI plugins want of the container: %w", err)
+	}
+	return cr.container.Update(record.Save, func(r *record.Container) { r.Cgroup = dir })
+}
+
+// checkCgroup refuses a cgroup that is not the container's alone: it is removed with the container, and with all in it.
+func (cr *creation) checkCgroup(dir string) error {
+	exists, err := cr.m.cgroups.Exists(dir)
+	if err == nil && exists {
+		err = fmt.Errorf("cgroup %s exists already: %w", dir, errdefs.ErrFailedPrecondition)
+	}
 	if err != nil {
 		return err
 	}
-	return cr.container.Update(record.Save, func(r *record.Container) { r.Cgroup = dir })
+	for _, c := range cr.m.index.Containers() {
+		if theirs := c.Record().Cgroup; c.ID() != cr.id && theirs == dir {
+			return fmt.Errorf("cgroup %s is that of container %s: %w", dir, record.ShortID(c.ID()),
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
 }
 
 // adopt takes over what plugins have changed of a specification.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -461,6 +462,46 @@ func TestTheValidatorRefusesWhereNoPluginHasBeen(t *testing.T) {
 	if _, err := pod.TryCreate(); err == nil || !strings.Contains(err.Error(), "needed") {
 		t.Errorf("without the plugin that is needed: %v", err)
 	}
+}
+
+// TestAPluginGivesAContainerNoCgroupOfOthers: a container's cgroup is removed with it. The pod of one in the root could
+// never be removed.
+func TestAPluginGivesAContainerNoCgroupOfOthers(t *testing.T) {
+	n := start(t, "")
+	wanted := ""
+	connect(t, n, "10-cgroup", &plugin{create: func(*api.PodSandbox, *api.Container) (
+		*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		adjust := &api.ContainerAdjustment{}
+		adjust.SetLinuxCgroupsPath(wanted)
+		return adjust, nil, nil
+	}})
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	others := []string{"/", n.CgroupRoot, pod.Config.Linux.CgroupParent}
+	own := path.Join(pod.Config.Linux.CgroupParent, "own")
+	if n.Systemd {
+		others = []string{"-.slice::" + path.Base(n.CgroupRoot), path.Base(n.CgroupRoot) + "::" +
+			path.Base(pod.Config.Linux.CgroupParent)}
+		own = path.Base(pod.Config.Linux.CgroupParent) + ":berth:own"
+	}
+	for _, wanted = range others {
+		_, err := pod.TryCreate()
+		nodetest.WantCode(t, err, codes.FailedPrecondition)
+		if !strings.Contains(err.Error(), "exists already") {
+			t.Errorf("%s: %v", wanted, err)
+		}
+	}
+	wanted = own
+	created := pod.Create()
+	_, err := pod.TryCreate()
+	nodetest.WantCode(t, err, codes.FailedPrecondition)
+	if !strings.Contains(err.Error(), created.ID[:12]) {
+		t.Errorf("the cgroup of another container: %v", err)
+	}
+	created.Start()
+	created.Stop(0)
+	created.Remove()
+	pod.Create().Start()
 }
 
 func TestPluginsThatBerthdStarts(t *testing.T) {

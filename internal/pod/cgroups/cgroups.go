@@ -216,6 +216,12 @@ func (g *Driver) Dir(parent, id string) string {
 // DirOf is the cgroup that a specification names, as a path below the cgroup mounts.
 func (g *Driver) DirOf(path string) (string, error) { return cgroup.Path(path, g.systemd) }
 
+// Exists tells whether there is a cgroup in any hierarchy.
+func (g *Driver) Exists(dir string) (bool, error) {
+	tree, err := g.tree()
+	return err == nil && tree.Exists(dir), err
+}
+
 // PodDir is the cgroup of a whole pod as a path below the cgroup mounts.
 func (g *Driver) PodDir(parent string) string {
 	if !g.systemd {
