@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/containerd/errdefs"
 
@@ -99,8 +100,8 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		return ready(append(timings, arrival.Timings...))
 	})
 	if err != nil {
-		// If the undo has left something, the pod is removed as by RemovePodSandbox. If that fails too, the next start of
-		// berthd repeats it.
+		// If the undo has left something, the pod is removed as by RemovePodSandbox. If that fails too, its client sees it,
+		// and removes it, or the next start of berthd does.
 		clean, cancel := undo.Context(ctx)
 		defer cancel()
 		if taken { // also where a step failed before the one that has namespaces to undo
@@ -110,7 +111,8 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		if undone {
 			m.teardown.ForgetSandbox(s)
 		} else if rmErr := m.teardown.RemoveSandbox(clean, s); rmErr != nil {
-			log.Error("remove a pod that failed to start", "error", rmErr)
+			log.Error("remove a pod that failed to start: it is listed until it is removed", "error", rmErr)
+			m.showFailed(s, log)
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
 	}
@@ -120,6 +122,19 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	log.Debug("pod runs", "addresses", s.Record().IPs)
 	return s.ID(), nil
+}
+
+// showFailed lets clients see a pod that could not be started, and could not be removed either, such as for a CNI
+// plugin that has failed in both: the pod is not ready. Until somebody removes it, it keeps its name, of which a
+// kubelet could not know otherwise.
+func (m *Manager) showFailed(s *index.Sandbox, log *slog.Logger) {
+	err := s.Update(record.Happened, func(r *record.Sandbox) { r.Phase, r.Restoring = record.SandboxRemoving, false })
+	if err != nil {
+		log.Error("record that a pod is to be removed", "error", err)
+		return
+	}
+	m.events.Tell(s, s.ID(), model.EventCreated)
+	m.events.Tell(s, s.ID(), model.EventStopped)
 }
 
 // sandboxID is the ID of a new pod. taken says that its namespaces and its network have been made ahead.
