@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -285,6 +286,24 @@ func TestAPluginThatFailsLeavesNothing(t *testing.T) {
 	}
 	if got := n.commands(); got != "ADD p, DEL p" {
 		t.Errorf("commands: %s", got)
+	}
+	n.nothingReserved()
+}
+
+// TestAPluginThatWritesWithoutEndTakesNoMemory: 300 MB of it took a gigabyte.
+func TestAPluginThatWritesWithoutEndTakesNoMemory(t *testing.T) {
+	n := newNode(t)
+	n.script("flood", `[ $CNI_COMMAND = ADD ] && head -c 100000000 /dev/zero && head -c 100000000 /dev/zero >&2; exit 0`)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "flood"}`))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := n.Setup(ctx, n.pod("p"))
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "plugin flood has written more than 4194304 bytes") {
+		t.Errorf("got %v", err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 40<<20 {
+		t.Errorf("it took %d bytes of memory", took)
 	}
 	n.nothingReserved()
 }
