@@ -95,7 +95,8 @@ func TestHelpersAreAsked(t *testing.T) {
 }
 
 // TestAHelperThatFailsTellsNothing: neither what it prints nor what it writes to standard error is in the error, and
-// what it has started does not hold the pull up.
+// what it has started does not hold the pull up. Seen to fail with a buffer that kept all of the output, which was more
+// than the limit.
 func TestAHelperThatFailsTellsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -123,6 +124,9 @@ func TestAHelperThatFailsTellsNothing(t *testing.T) {
 			}
 			if !strings.Contains(fmt.Sprint(err), "r.example") || !strings.Contains(fmt.Sprint(err), program(name)) {
 				t.Errorf("the error names neither registry nor program: %v", err)
+			}
+			if limit := "more than 262144 bytes"; name == "endless" && !strings.Contains(fmt.Sprint(err), limit) {
+				t.Errorf("the error does not say that it printed %s: %v", limit, err)
 			}
 			if took := time.Since(start); took > time.Minute {
 				t.Errorf("it took %s", took)

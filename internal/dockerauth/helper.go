@@ -1,7 +1,6 @@
 package dockerauth
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/firstbytes"
 	"berth/internal/model"
 )
 
@@ -53,7 +53,7 @@ var errNone = errors.New(none)
 func (f *File) run(ctx context.Context, name, host, verb, input string) ([]byte, error) {
 	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	out := &limitedBuffer{left: maxHelperOutput}
+	out := &firstbytes.Buffer{Left: maxHelperOutput}
 	cmd := exec.CommandContext(limited, program(name), verb)
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = out
@@ -68,7 +68,7 @@ func (f *File) run(ctx context.Context, name, host, verb, input string) ([]byte,
 		return nil, context.Cause(ctx)
 	case limited.Err() != nil:
 		return nil, helperError(host, name, errdefs.ErrUnavailable, "has not answered within %s", f.timeout)
-	case out.over:
+	case out.Over:
 		return nil, helperError(host, name, errdefs.ErrFailedPrecondition, "has printed more than %d bytes", maxHelperOutput)
 	case errors.As(err, &exit) && strings.TrimSpace(out.String()) == none:
 		return nil, errNone
@@ -104,19 +104,4 @@ func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) 
 			"has printed a secret without a user's name")
 	}
 	return &model.Auth{Username: answer.Username, Password: answer.Secret}, nil
-}
-
-// limitedBuffer keeps what it is given up to a bound, and passes over the rest.
-type limitedBuffer struct {
-	bytes.Buffer
-	left int
-	over bool
-}
-
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	kept := p[:min(len(p), b.left)]
-	b.left -= len(kept)
-	b.over = b.over || len(kept) < len(p)
-	b.Buffer.Write(kept)
-	return len(p), nil
 }
