@@ -435,6 +435,9 @@ func (d *parts) info(ctx context.Context) map[string]any {
 	if d.plugins != nil {
 		info["nri"] = d.plugins.Report()
 	}
+	if v := d.images.Verifiers(); v != nil {
+		info["image_verifiers"] = v
+	}
 	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
 	defer cancel()
 	if k, err := d.keeper.Info(ctx); err == nil {

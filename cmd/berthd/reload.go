@@ -131,6 +131,10 @@ func imageSettings(cfg *config.Config) image.Settings {
 		},
 		Credentials: cfg.Image.Credentials,
 		Proxies:     proxies(&cfg.Image),
+		Verifiers: image.VerifierSettings{
+			Dir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers,
+			Timeout: time.Duration(cfg.ImageVerifier.PerVerifierTimeout),
+		},
 	}
 }
 

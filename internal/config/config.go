@@ -58,6 +58,9 @@ type Config struct {
 
 	Network Network `toml:"network"`
 	Image   Image   `toml:"image"`
+
+	ImageVerifier ImageVerifier `toml:"image_verifier"`
+
 	Stream  Stream  `toml:"stream"`
 	Log     Log     `toml:"log"`
 	Seccomp Seccomp `toml:"seccomp"`
@@ -150,6 +153,13 @@ type Image struct {
 	MaxDocumentEntries     int64    `toml:"max_document_entries" reload:"yes"`
 	MaxConfigText          string   `toml:"max_config_text" reload:"yes"`
 	MaxVolumes             int      `toml:"max_volumes" reload:"yes"`
+}
+
+// ImageVerifier is about programs that say which images may be pulled. Its keys are containerd's.
+type ImageVerifier struct {
+	BinDir             string   `toml:"bin_dir" reload:"yes"`
+	MaxVerifiers       int      `toml:"max_verifiers" reload:"yes"`
+	PerVerifierTimeout Duration `toml:"per_verifier_timeout" reload:"yes"`
 }
 
 // Values of Image.DeclaredVolumes.
@@ -350,6 +360,7 @@ func Default() *Config {
 			MaxConfigText:          "1m",
 			MaxVolumes:             100,
 		},
+		ImageVerifier: ImageVerifier{MaxVerifiers: 10, PerVerifierTimeout: Duration(10 * time.Second)},
 		Stream: Stream{
 			Address:       "127.0.0.1",
 			IdleTimeout:   Duration(4 * time.Hour),

@@ -85,6 +85,11 @@ func (c *Config) Validate() error {
 	}
 	v.network(&c.Network)
 	v.image(&c.Image)
+	v.optional("image_verifier.bin_dir", c.ImageVerifier.BinDir)
+	if c.ImageVerifier.MaxVerifiers == 0 {
+		v.fail("image_verifier.max_verifiers", "0 would have no image verified: without a bin_dir, none is")
+	}
+	v.positive("image_verifier.per_verifier_timeout", c.ImageVerifier.PerVerifierTimeout)
 	v.stream(&c.Stream)
 	v.log(&c.Log)
 	if p := c.Seccomp.DefaultProfile; p != "runtime/default" {

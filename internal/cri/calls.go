@@ -115,10 +115,10 @@ func level(code codes.Code) slog.Level {
 		return slog.LevelDebug
 	case codes.NotFound, codes.InvalidArgument, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange:
 		return slog.LevelInfo // the client's affair
-	case codes.Internal, codes.Unknown, codes.DataLoss:
+	case codes.Internal, codes.DataLoss:
 		return slog.LevelError
 	}
-	return slog.LevelWarn
+	return slog.LevelWarn // also for Unknown, an image that is not verified
 }
 
 // subject picks out of a request what it speaks of. It takes known identifiers only: requests carry credentials and

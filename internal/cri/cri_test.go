@@ -21,8 +21,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/asroot"
+	"berth/internal/model"
 	"berth/internal/unixsocket"
 )
 
@@ -194,6 +196,17 @@ func TestEveryErrorHasACode(t *testing.T) {
 	}
 	if Status(nil) != nil {
 		t.Error("nil is an error")
+	}
+}
+
+// TestAKubeletSeesThatAnImageIsNotVerified. Of the code Unknown alone, it sees the text without more, and compares the
+// beginning. Seen to fail with FailedPrecondition.
+func TestAKubeletSeesThatAnImageIsNotVerified(t *testing.T) {
+	err := &model.UnverifiedError{Digest: "sha256:1", Verifier: "v", Rejected: true, Reason: "no"}
+	st := status.Convert(Status(fmt.Errorf("pull a: %w", err)))
+	want := crierrors.ErrSignatureValidationFailed.Error() + ": pull a: sha256:1 is not"
+	if st.Code() != codes.Unknown || !strings.HasPrefix(st.Message(), want) {
+		t.Errorf("%v, want Unknown and %s", st, want)
 	}
 }
 

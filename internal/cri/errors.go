@@ -13,8 +13,10 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/disk"
+	"berth/internal/model"
 )
 
 // ExitError is a command of a call that streams, which ended with another code than 0.
@@ -43,7 +45,9 @@ func (e *ExitError) status() error {
 }
 
 // Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors.
-// An error that names no class is Internal: Unknown tells a client nothing.
+// An error that names no class is Internal: Unknown tells a client nothing. But only with Unknown, a kubelet takes the
+// word at the beginning of a text for a pod's status: see evalCRIPullErr in the kubelet's image manager, and
+// remoteImageService in k8s.io/cri-client.
 func Status(err error) error {
 	if err == nil {
 		return nil
@@ -51,6 +55,10 @@ func Status(err error) error {
 	var exit *ExitError
 	if errors.As(err, &exit) {
 		return exit.status()
+	}
+	var unverified *model.UnverifiedError
+	if errors.As(err, &unverified) {
+		return status.Errorf(codes.Unknown, "%s: %s", crierrors.ErrSignatureValidationFailed, err)
 	}
 	st := status.Convert(errgrpc.ToGRPC(err))
 	if st.Code() != codes.Unknown {

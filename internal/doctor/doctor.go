@@ -83,6 +83,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"daemon", checkDaemon},
 		{"configuration", checkConfiguration},
 		{"registries", checkRegistries},
+		{"image verifiers", checkVerifiers},
 		{"CRIU", checkCRIU},
 		{"NRI plugins", checkNRI},
 		{"kubelet", checkKubelet},

@@ -40,7 +40,7 @@ func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model
 // Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
 // cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that
 // cannot be), ErrFailedPrecondition (content that is not what its digest says, configuration), ErrResourceExhausted
-// (disk full).
+// (disk full), and *model.UnverifiedError (an image verifier of the node does not accept the image).
 func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error) {
 	named, err := parseReference(req.Ref)
 	if err != nil {
@@ -79,6 +79,12 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	target, err := repo.Resolve(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if now.verifiers != nil {
+		// All that follows is read by this digest, so that it is what was verified.
+		if err := now.verifiers.Verify(ctx, named.String(), target); err != nil {
+			return nil, err
+		}
 	}
 	src := &source.Image{
 		Registry: reference.Domain(named), Name: named.Name(), Target: target.Digest, Annotations: req.SpecAnnotations,

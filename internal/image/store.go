@@ -25,6 +25,7 @@ import (
 	"berth/internal/image/ranges"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
+	"berth/internal/image/verifier"
 	"berth/internal/metrics"
 	"berth/internal/model"
 	"berth/internal/state"
@@ -56,6 +57,15 @@ type Settings struct {
 	// Credentials is the path of a config.json with the node's own credentials, for pulls that come without; empty: none.
 	Credentials string
 	Proxies     registry.Proxies
+	// Verifiers say which images may be pulled. Without a directory, none is asked.
+	Verifiers VerifierSettings
+}
+
+// VerifierSettings are those of image verifiers: see package verifier.
+type VerifierSettings struct {
+	Dir     string // absolute; empty: images are not verified
+	Max     int    // how many programs Dir may have; negative: any number
+	Timeout time.Duration
 }
 
 // inForce is one version of the settings, with the objects that are made from them. It is never changed: a pull or an
@@ -65,6 +75,7 @@ type inForce struct {
 	client    *registry.Client
 	describer *source.Describer
 	unpacker  *unpacker
+	verifiers *verifier.Verifiers // nil: images are not verified
 }
 
 func (s *Store) settings(o Settings) (*inForce, error) {
@@ -86,6 +97,13 @@ func (s *Store) settings(o Settings) (*inForce, error) {
 		HostsDir: o.HostsDir, Retry: o.Retry, MaxDocument: int64(o.Limits.Document), UserAgent: s.cfg.UserAgent,
 		Credentials: own, Proxies: o.Proxies, Pool: s.pool, Logger: s.log,
 	})
+	if v := o.Verifiers; v.Dir != "" {
+		now.verifiers = verifier.New(verifier.Config{
+			Dir: v.Dir, Max: v.Max, Timeout: v.Timeout,
+			Env:     verifier.Environment(o.Proxies.HTTP, o.Proxies.HTTPS, o.Proxies.No),
+			Metrics: s.cfg.Metrics, Log: s.log,
+		})
+	}
 	return now, nil
 }
 
@@ -362,6 +380,9 @@ func (s *Store) LayerUsage(imageID string) (usage []model.LayerUsage) {
 	}
 	return usage
 }
+
+// Verifiers tells which image verifiers are asked now. It is nil where images are not verified.
+func (s *Store) Verifiers() *verifier.Report { return s.now.Load().verifiers.Report() }
 
 // Numbers returns the figures of the store for metrics.
 func (s *Store) Numbers(ctx context.Context) metrics.ImageNumbers {

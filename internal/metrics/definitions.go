@@ -189,6 +189,13 @@ var (
 		Containerd: "containerd_nri_plugin_invocations_total",
 	})
 
+	VerifierSeconds = define(Definition{
+		Name: "berth_image_verifier_duration_seconds", Type: Histogram, Labels: []string{"verifier", "result"},
+		buckets: slow,
+		Help: "How long image verifiers took, by what they said of an image: accepted or rejected; failed if they gave " +
+			"no answer.",
+	})
+
 	RecordSeconds = define(Definition{
 		Name: "berth_record_write_duration_seconds", Type: Histogram, Labels: []string{"kind"},
 		buckets: quick,

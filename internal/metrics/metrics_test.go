@@ -26,6 +26,7 @@ func everything(m *Set) {
 	m.Exec(ExecSync, time.Second, errdefs.ErrNotFound)
 	m.Stream(StreamExec)()
 	m.CNI("bridge", "ADD", time.Second, errors.New("odd"))
+	m.Verifier("cosign", VerifierAccepted, time.Second)
 	m.NRI("10-plugin", "CreateContainer", time.Millisecond)
 	m.NRIError("10-plugin", "CreateContainer")
 	m.NRIPlugins(1)

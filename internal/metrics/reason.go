@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
 )
 
 // reasons are the values of the label reason, in the order in which an error is compared with them.
@@ -16,6 +18,7 @@ var reasons = []struct {
 	{"deadline_exceeded", func(err error) bool {
 		return errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
 	}},
+	{"unverified", func(err error) bool { return errors.As(err, new(*model.UnverifiedError)) }},
 	{"unauthenticated", errdefs.IsUnauthorized},
 	{"permission_denied", errdefs.IsPermissionDenied},
 	{"resource_exhausted", errdefs.IsResourceExhausted},

@@ -19,12 +19,12 @@ type Set struct {
 	pullErrors, pullBytes, layers, exits, execErrors, streams, cniErrors *prometheus.CounterVec
 	recordErrors                                                         *prometheus.CounterVec
 	streamsOpen                                                          *prometheus.GaugeVec
-	nri                                                                  *prometheus.HistogramVec
+	nri, verifiers                                                       *prometheus.HistogramVec
 	nriErrors                                                            *prometheus.CounterVec
 	pulls, nriPlugins                                                    prometheus.Gauge
 	oomKills                                                             prometheus.Counter
 
-	registries, plugins, nriNames values
+	registries, plugins, nriNames, verifierNames values
 }
 
 // New makes a Set. Its registry also has what Go and the kernel say of the process.
@@ -46,6 +46,7 @@ func New(version string) *Set {
 		recordErrors: RecordErrors.CounterVec(),
 		nri:          NRISeconds.HistogramVec(),
 		nriErrors:    NRIErrors.CounterVec(),
+		verifiers:    VerifierSeconds.HistogramVec(),
 		streamsOpen:  StreamsOpen.GaugeVec(),
 	}
 	pulls, oomKills, build := PullsRunning.GaugeVec(), OOMKills.CounterVec(), BuildInfo.GaugeVec()
@@ -58,6 +59,7 @@ func New(version string) *Set {
 		m.pullSeconds, m.steps, m.execs, m.cni, m.records, m.pullErrors, m.pullBytes, m.layers, m.exits,
 		m.execErrors, m.streams,
 		m.cniErrors, m.recordErrors, m.streamsOpen, pulls, oomKills, build, m.nri, m.nriErrors, nriPlugins,
+		m.verifiers,
 	)
 	for _, s := range []LayerSource{LayerPulled, LayerStored, LayerShared} {
 		m.layers.WithLabelValues(string(s))
@@ -191,6 +193,22 @@ func (m *Set) CNI(plugin, command string, took time.Duration, err error) {
 	m.cni.WithLabelValues(plugin, command).Observe(took.Seconds())
 	if err != nil {
 		m.cniErrors.WithLabelValues(plugin, command).Inc()
+	}
+}
+
+// VerifierResult is what an image verifier says of an image.
+type VerifierResult string
+
+const (
+	VerifierAccepted VerifierResult = "accepted"
+	VerifierRejected VerifierResult = "rejected"
+	VerifierFailed   VerifierResult = "failed" // it gave no answer
+)
+
+// Verifier counts an image that an image verifier has looked at.
+func (m *Set) Verifier(name string, result VerifierResult, took time.Duration) {
+	if m != nil {
+		m.verifiers.WithLabelValues(m.verifierNames.of(name), string(result)).Observe(took.Seconds())
 	}
 }
 

@@ -27,6 +27,12 @@ const (
 // certsDirs are where containerd 2 looks for registries when no key says where.
 var certsDirs = []string{"/etc/containerd/certs.d", "/etc/docker/certs.d"}
 
+// verifierPlugin is containerd's plugin for image verifiers, and verifierDir is where it looks for them when no key
+// says where.
+const verifierPlugin = "io.containerd.image-verifier.v1.bindir"
+
+var verifierDir = "/opt/containerd/image-verifier/bin"
+
 // criPlugins are the tables of the CRI plugin in versions 3, 2 and 1 of the file.
 var criPlugins = []string{
 	"io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri",
@@ -52,6 +58,7 @@ func FromContainerd(file, dir string) (*Plan, error) {
 			t.otherPlugin(name, table(plugins[name]))
 		}
 	}
+	t.verifiers(dotted("plugins", verifierPlugin), table(plugins[verifierPlugin]))
 	if err := t.decide(); err != nil {
 		return nil, err
 	}
@@ -208,6 +215,7 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 		}
 	case name == "io.containerd.server.v1.metrics" && text(settings["address"]) != "":
 		t.set(path+".address", "metrics.address", text(settings["address"]))
+	case name == verifierPlugin: // see verifiers: it looks for programs without a table too
 	case strings.HasPrefix(name, "io.containerd.nri."):
 		t.nri(path, settings)
 	case strings.HasPrefix(name, "io.containerd.tracing."), name == "io.containerd.internal.v1.tracing":
@@ -233,6 +241,40 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 	case name == "io.containerd.snapshotter.v1.overlayfs", len(settings) == 0:
 	default:
 		t.note(path, Needless, "of a plugin of containerd that the CRI does not need")
+	}
+}
+
+// verifiers translates the settings of image verifiers, which have the same keys in Berth, where there is a verifier.
+// In Berth, a directory without one keeps all images from being pulled, and containerd names a directory by default.
+func (t *containerdConfig) verifiers(path string, settings map[string]any) {
+	dir, given := settings["bin_dir"]
+	if !given {
+		dir = verifierDir
+	}
+	programs, err := os.ReadDir(text(dir))
+	most, ok := settings["max_verifiers"].(int64)
+	if !ok {
+		most = int64(config.Default().ImageVerifier.MaxVerifiers)
+	}
+	switch {
+	case len(programs) == 0 && err != nil && !errors.Is(err, fs.ErrNotExist):
+		t.left(path+".bin_dir", "%v", err)
+	case len(programs) == 0 && (given || settings != nil):
+		t.note(path, Needless, fmt.Sprintf("%s has no image verifier", text(dir)))
+	case len(programs) == 0:
+	case most == 0:
+		t.note(path+".max_verifiers", Needless, "containerd runs no image verifier, and Berth has none by default")
+	default:
+		t.set(path+".bin_dir", "image_verifier.bin_dir", text(dir))
+		for _, key := range []string{"max_verifiers", "per_verifier_timeout"} {
+			if value, ok := settings[key]; ok {
+				t.set(path+"."+key, "image_verifier."+key, value)
+			}
+		}
+		if most > 0 && int64(len(programs)) > most {
+			t.left(path+".max_verifiers", "containerd runs the first %d of %d image verifiers; Berth pulls no image until "+
+				"the others are removed or image_verifier.max_verifiers allows them", most, len(programs))
+		}
 	}
 }
 

@@ -1,12 +1,15 @@
 package migrate
 
 import (
+	"cmp"
 	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"berth/internal/config"
 )
@@ -271,6 +274,8 @@ func TestEveryKeyThatThePageTranslatesIsTranslated(t *testing.T) {
 		"disable": true, "socket_path": true, "plugin_path": true, "plugin_config_path": true,
 		"plugin_registration_timeout": true, "plugin_request_timeout": true, "disable_connections": true,
 		"default_validator": true,
+		// Of image verifiers, likewise.
+		"max_verifiers": true, "per_verifier_timeout": true,
 	}
 	for key, twin := range twins()[Containerd] {
 		if handled[key] || twin.needless() || twin.is == "no" {
@@ -406,4 +411,50 @@ func equal(a, b map[string]string) bool {
 	one, _ := json.Marshal(a)
 	other, _ := json.Marshal(b)
 	return string(one) == string(other)
+}
+
+// TestImageVerifiersStayInForce: also those in the directory that containerd looks into without a key. A directory
+// without a verifier, which is in the configuration that containerd prints, would keep images from being pulled in
+// Berth. Seen to fail without the look into the directory.
+func TestImageVerifiersStayInForce(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"verifiers/a": "", "verifiers/b": "", "default/a": ""})
+	old := verifierDir
+	defer func() { verifierDir = old }()
+	const head = "version = 3\n[plugins.'io.containerd.image-verifier.v1.bindir']\n"
+	for name, c := range map[string]struct {
+		file, at string
+		want     config.ImageVerifier
+		note     Fate
+		text     string
+	}{
+		"nothing": {file: "version = 3\n", at: dir + "/missing", want: config.Default().ImageVerifier},
+		"a default directory": {file: "version = 3\n", at: dir + "/default",
+			want: config.ImageVerifier{BinDir: dir + "/default"}},
+		"a missing directory":    {file: head + "bin_dir = \"/no/such\"\n", note: Needless, text: "/no/such has no"},
+		"an empty directory":     {file: head + "bin_dir = \"" + t.TempDir() + "\"\n", note: Needless, text: "has no image"},
+		"no verifier is allowed": {file: head + "bin_dir = \"" + dir + "/verifiers\"\nmax_verifiers = 0\n", note: Needless},
+		"all keys": {file: head + "bin_dir = \"" + dir + "/verifiers\"\nmax_verifiers = -1\nper_verifier_timeout = \"3s\"\n",
+			want: config.ImageVerifier{BinDir: dir + "/verifiers", MaxVerifiers: -1,
+				PerVerifierTimeout: config.Duration(3 * time.Second)}},
+		"more than are allowed": {file: head + "bin_dir = \"" + dir + "/verifiers\"\nmax_verifiers = 1\n",
+			want: config.ImageVerifier{BinDir: dir + "/verifiers", MaxVerifiers: 1}, note: Left, text: "first 1 of 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verifierDir = c.at
+			plan, loaded := translated(t, map[string]string{"config.toml": c.file})
+			want := c.want
+			want.MaxVerifiers = cmp.Or(want.MaxVerifiers, 10)
+			want.PerVerifierTimeout = cmp.Or(want.PerVerifierTimeout, config.Duration(10*time.Second))
+			if loaded.ImageVerifier != want {
+				t.Errorf("%+v, want %+v", loaded.ImageVerifier, want)
+			}
+			told := slices.ContainsFunc(plan.Notes, func(n Note) bool {
+				return strings.Contains(n.Key, "image-verifier") && n.Fate == c.note && strings.Contains(n.Text, c.text)
+			})
+			if c.note != "" && !told {
+				t.Errorf("no note of the kind %v: %+v", c.note, plan.Notes)
+			}
+		})
+	}
 }

@@ -530,7 +530,7 @@ func (t *crioConfig) policy(path string) {
 	}
 	accepts := len(policy.Default) == 1 && policy.Default[0].Type == "insecureAcceptAnything"
 	if _, docker := policy.Transports["docker"]; !accepts || docker {
-		t.left(path, "signatures are not checked on the node: pin digests, or check at admission")
+		t.left(path, "Berth does not read this policy: an image verifier can check signatures (image_verifier.bin_dir)")
 		return
 	}
 	t.note(path, Needless, "it accepts all images, and so does Berth")

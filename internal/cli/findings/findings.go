@@ -44,6 +44,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 	)
 	for key, to := range map[string]any{
 		"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI, "images": &images,
+		"image_verifiers": &d.Verifiers,
 	} {
 		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
 			return nil // another runtime's

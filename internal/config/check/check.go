@@ -24,6 +24,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/dockerauth"
 	"berth/internal/image/registry"
+	"berth/internal/image/verifier"
 	"berth/internal/model"
 	"berth/internal/network/cni"
 	"berth/internal/ocispec"
@@ -57,6 +58,10 @@ func Node(c *config.Config) error {
 	f.add("block_io_classes_file", err)
 	f.parent("audit.file", c.Audit.File)
 	f.add("image.credentials", dockerauth.Check(c.Image.Credentials))
+	if v := &c.ImageVerifier; v.BinDir != "" {
+		_, err := verifier.Programs(v.BinDir, v.MaxVerifiers)
+		f.add("image_verifier.bin_dir", err)
+	}
 	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
 	return errors.Join(f...)
 }

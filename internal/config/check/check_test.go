@@ -173,6 +173,14 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 			_ = os.MkdirAll(c.NRI.PluginPath, 0o755)
 			_ = os.WriteFile(filepath.Join(c.NRI.PluginPath, "10-wasm"), []byte("\x00asm\x01\x00\x00\x00"), 0o755)
 		}, []string{"nri.plugin_path: ", "plugins/10-wasm is WebAssembly"}},
+		"an image verifier that others may write to": {func(dir string, c *config.Config) {
+			c.ImageVerifier.BinDir = dir + "/verifiers"
+			_ = os.Mkdir(c.ImageVerifier.BinDir, 0o755)
+			_ = os.WriteFile(c.ImageVerifier.BinDir+"/cosign", nil, 0o755)
+			_ = os.Chmod(c.ImageVerifier.BinDir+"/cosign", 0o777)
+		}, []string{"image_verifier.bin_dir: ", "verifiers/cosign has the mode 0777"}},
+		"no directory of image verifiers": {func(dir string, c *config.Config) { c.ImageVerifier.BinDir = dir + "/none" },
+			[]string{"image_verifier.bin_dir: ", "/none", "no such file"}},
 		"two things": {func(dir string, c *config.Config) { c.KeeperBinary, c.Checkpoint.CRIU = dir+"/a", dir+"/b" },
 			[]string{"keeper_binary: ", "checkpoint.criu: "}},
 	} {
