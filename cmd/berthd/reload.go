@@ -129,8 +129,9 @@ func imageSettings(cfg *config.Config) image.Settings {
 			Connections: cfg.Image.ConnectionsPerLayer, PerHost: cfg.Image.ConnectionsPerHost,
 			Size: int64(config.Bytes(cfg.Image.RangeSize)), Memory: int64(config.Bytes(cfg.Image.RangeMemory)),
 		},
-		Credentials: cfg.Image.Credentials,
-		Proxies:     proxies(&cfg.Image),
+		Credentials:    cfg.Image.Credentials,
+		DecryptionKeys: cfg.Image.DecryptionKeysPath,
+		Proxies:        proxies(&cfg.Image),
 		Verifiers: image.VerifierSettings{
 			Dir: cfg.ImageVerifier.BinDir, Max: cfg.ImageVerifier.MaxVerifiers,
 			Timeout: time.Duration(cfg.ImageVerifier.PerVerifierTimeout),

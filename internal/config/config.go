@@ -135,6 +135,7 @@ type Image struct {
 	PreloadDir             string   `toml:"preload_dir"`
 	PreloadPin             bool     `toml:"preload_pin"`
 	Credentials            string   `toml:"credentials" reload:"yes"`
+	DecryptionKeysPath     string   `toml:"decryption_keys_path" reload:"yes"`
 	HTTPProxy              string   `toml:"http_proxy" reload:"yes"`
 	HTTPSProxy             string   `toml:"https_proxy" reload:"yes"`
 	NoProxy                string   `toml:"no_proxy" reload:"yes"`

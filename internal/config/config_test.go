@@ -215,6 +215,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a proxy that is no URL":   {file: "[image]\nhttp_proxy = \"u:hunter2@\"", want: []string{"image.http_proxy"}},
 		"a proxy with a password": {file: "[image]\nhttps_proxy = \"http://u:hunter2@p\"",
 			want: []string{"image.https_proxy", "environment"}},
+		"keys at no path": {file: "[image]\ndecryption_keys_path = \"k\"",
+			want: []string{"image.decryption_keys_path"}},
 		"credentials at no path":  {file: "[image]\ncredentials = \"c.json\"", want: []string{"image.credentials"}},
 		"a duration that is none": {file: "[image]\n\ntimeout = \"soon\"", want: []string{"config.toml:3", "soon"}},
 		"no TOML":                 {file: "root = \n", want: []string{"config.toml:1"}},

@@ -244,6 +244,7 @@ func (v *validation) image(i *Image) {
 	v.positive("image.timeout", i.Timeout)
 	v.optional("image.preload_dir", i.PreloadDir)
 	v.optional("image.credentials", i.Credentials)
+	v.optional("image.decryption_keys_path", i.DecryptionKeysPath)
 	v.proxy("image.http_proxy", i.HTTPProxy)
 	v.proxy("image.https_proxy", i.HTTPSProxy)
 	v.oneOf("image.declared_volumes", i.DeclaredVolumes, DeclaredVolumesCopy, DeclaredVolumesIgnore)

@@ -39,9 +39,9 @@ const copyBuffer = 256 << 10
 
 // keepBlob loads a blob of an artifact once, as unpacker.attempt loads a layer.
 func keepBlob(ctx context.Context, j *job, fs string, bad map[string]bool) (*layerFile, []string, error) {
-	want := j.desc
+	want := j.from.desc
 	// The type of a blob may be any text, and would be in the request.
-	src, err := j.fetch(ctx, ocispec.Descriptor{MediaType: "application/octet-stream", Digest: want.Digest,
+	src, err := j.from.fetch(ctx, ocispec.Descriptor{MediaType: "application/octet-stream", Digest: want.Digest,
 		Size: want.Size}, bad)
 	if err != nil {
 		return nil, nil, err

@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/disk"
+	"berth/internal/image/encryption"
 	"berth/internal/image/layertar"
 	"berth/internal/image/progress"
 	"berth/internal/metrics"
@@ -24,9 +25,8 @@ import (
 // job downloads and unpacks one layer for all pulls that need it. It continues as long as one of them waits.
 type job struct {
 	jobKey
-	desc     ocispec.Descriptor
-	now      *inForce // the settings of the pull that came first
-	fetch    fetcher  // of the same pull
+	from     packedLayer // of the pull that came first
+	now      *inForce    // the settings of the same pull
 	done     chan struct{}
 	loaded   atomic.Int64 // bytes of the compressed layer that have been read
 	waiters  int          // guarded by index.mu
@@ -34,6 +34,13 @@ type job struct {
 	cancel   context.CancelFunc
 	layer    *layer // set before done is closed, with a reference for each waiter
 	err      error
+}
+
+// packedLayer is a layer as it comes.
+type packedLayer struct {
+	desc   ocispec.Descriptor
+	fetch  fetcher
+	secret *encryption.Secret // what decrypts it; nil: it is not encrypted
 }
 
 // jobKey says which pulls share a job: those of the same blob from the same registry. What a layer unpacks to, which
@@ -49,11 +56,11 @@ type jobKey struct {
 // layer gets a layer and takes a reference to it, which the caller has to release. If the registry is not empty, the
 // metrics count where the layer came from.
 func (s *Store) layer(
-	ctx context.Context, now *inForce, desc ocispec.Descriptor, key jobKey, fetch fetcher, b *progress.Bar,
+	ctx context.Context, now *inForce, key jobKey, from packedLayer, b *progress.Bar,
 ) (*layer, error) {
-	count := func(from metrics.LayerSource) {
+	count := func(source metrics.LayerSource) {
 		if key.registry != "" {
-			s.cfg.Metrics.Layer(from)
+			s.cfg.Metrics.Layer(source)
 		}
 	}
 	for {
@@ -73,7 +80,7 @@ func (s *Store) layer(
 		mine := j == nil
 		if mine {
 			var jobCtx context.Context
-			j = &job{jobKey: key, desc: desc, now: now, fetch: fetch, done: make(chan struct{})}
+			j = &job{jobKey: key, from: from, now: now, done: make(chan struct{})}
 			jobCtx, j.cancel = context.WithCancel(s.ctx)
 			s.index.jobs[key] = j
 			s.work.Go(func() { s.run(jobCtx, j) })
@@ -136,7 +143,7 @@ func (s *Store) run(ctx context.Context, j *job) {
 		s.cfg.Metrics.LayerBytes(j.registry, j.loaded.Load())
 	}
 	if err != nil {
-		err = fmt.Errorf("layer %s: %w", j.desc.Digest, disk.Exhausted(err))
+		err = fmt.Errorf("layer %s: %w", j.from.desc.Digest, disk.Exhausted(err))
 		if e := s.removeDir(n); e != nil {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}
@@ -226,7 +233,7 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 			return nil, err
 		}
 		if corrupt {
-			s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", hosts, "error", err)
+			s.log.Warn("registry sent a corrupt blob", "blob", j.from.desc.Digest, "hosts", hosts, "error", err)
 			first = errors.Join(first, err)
 		}
 		if err := s.dirs.removeTree(n, layerFS); err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/disk"
+	"berth/internal/image/encryption"
 	"berth/internal/image/progress"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
@@ -122,6 +123,13 @@ type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool
 func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
 	report func(model.PullProgress)) (*model.Image, error) {
 	parts, keys := src.Blobs(), partsOf(src)
+	secrets := make([]*encryption.Secret, len(parts)) // blobs of an artifact are kept as they are
+	if src.Artifact == nil {
+		var err error
+		if secrets, err = s.secrets(ctx, now, src.Layers); err != nil {
+			return nil, err
+		}
+	}
 	bars := progress.New(parts, report)
 	defer bars.Close()
 	layers := make([]*layer, len(parts))
@@ -145,7 +153,8 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, now, d, keys[i], fetch, bars.Layers[i])
+			from := packedLayer{desc: d, fetch: fetch, secret: secrets[i]}
+			l, err := s.layer(gctx, now, keys[i], from, bars.Layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}
@@ -179,6 +188,24 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	}
 	s.syncs.Want()
 	return s.model(r)
+}
+
+// secrets opens the keys of encrypted layers: also of those that are here, since whoever pulls an image has to be able
+// to read it. There is one for each layer, nil if it is not encrypted.
+func (s *Store) secrets(ctx context.Context, now *inForce, layers []ocispec.Descriptor) ([]*encryption.Secret, error) {
+	i := slices.IndexFunc(layers, source.Encrypted)
+	switch {
+	case i < 0:
+		return make([]*encryption.Secret, len(layers)), nil
+	case now.DecryptionKeys == "":
+		return nil, fmt.Errorf("layer %s is encrypted, and the node has no keys (image.decryption_keys_path): %w",
+			layers[i].Digest, errdefs.ErrFailedPrecondition)
+	}
+	keys, err := encryption.ReadKeys(now.DecryptionKeys)
+	if err != nil {
+		return nil, fmt.Errorf("layer %s is encrypted: %w", layers[i].Digest, err)
+	}
+	return keys.Open(ctx, layers)
 }
 
 // record puts an image, or its new names, into the index and the database. The caller holds references to its layers.

@@ -56,7 +56,9 @@ type Settings struct {
 	Ranges       ranges.Settings // of large layers, which are read over several connections
 	// Credentials is the path of a config.json with the node's own credentials, for pulls that come without; empty: none.
 	Credentials string
-	Proxies     registry.Proxies
+	// DecryptionKeys is a directory with the node's private keys for encrypted images; empty: they are refused.
+	DecryptionKeys string
+	Proxies        registry.Proxies
 	// Verifiers say which images may be pulled. Without a directory, none is asked.
 	Verifiers VerifierSettings
 }

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/compression"
 	"berth/internal/disk"
+	"berth/internal/image/encryption"
 	"berth/internal/image/layertar"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
@@ -125,12 +126,12 @@ func (u *unpacking) abandon() {
 	u.close()
 }
 
-// run passes a layer through the children. The error is that of one of them. Even then, packed has been read to its
-// end, because its digest says whether the layer is corrupt. Only if the error does not depend on the content (see
-// final), run calls stop, which ends the download.
-func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Result, err error) {
+// run passes a layer through the children: in, which is packed or what it is decrypted to. The error is that of one of
+// them. Even then, in has been read to its end, because its digest says whether the layer is corrupt. Only if the error
+// does not depend on the content (see final), run calls stop, which ends the download.
+func (u *unpacking) run(in io.Reader, packed, plain *verified, stop func()) (result *unpack.Result, err error) {
 	defer u.close()
-	stream := &fed{Reader: packed}
+	stream := &fed{Reader: in}
 	stream.reading.Store(true)
 	first := &stalling{
 		child: u.decompress, what: compression.Role.Name, moved: func() int64 { return stream.n.Load() + u.passed.Load() },
@@ -147,7 +148,7 @@ func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Re
 	go func() {
 		defer close(ended)
 		if feed(u.packed, stream) != nil && packed.err == nil {
-			_, _ = io.Copy(io.Discard, packed)
+			_, _ = io.Copy(io.Discard, in)
 		}
 	}()
 	passErr := u.pass(plain)
@@ -220,7 +221,7 @@ func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
 		return err
 	}
 	packed := &verified{r: r}
-	if _, err = u.run(packed, &verified{}, func() {}); packed.err != nil {
+	if _, err = u.run(packed, packed, &verified{}, func() {}); packed.err != nil {
 		err = packed.err
 	}
 	return disk.Exhausted(err)
@@ -240,7 +241,7 @@ func (p *unpacker) attempt(ctx context.Context, j *job, fs string, bad map[strin
 		u, err := p.start(loading, fs, filepath.Join(filepath.Dir(fs), layertar.FileName))
 		ready <- started{u, err}
 	}()
-	src, err := j.fetch(loading, j.desc, bad)
+	src, err := j.from.fetch(loading, j.from.desc, bad)
 	if err == nil {
 		defer src.Close()
 	}
@@ -261,9 +262,19 @@ func (p *unpacker) attempt(ctx context.Context, j *job, fs string, bad map[strin
 
 // unpack verifies, decompresses and unpacks a packed layer.
 func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, stop func()) (*layerFile, error) {
-	packed := &verified{r: src, hash: j.desc.Digest.Algorithm().Hash(), count: j.loaded.Add}
+	packed := &verified{r: src, hash: j.from.desc.Digest.Algorithm().Hash(), count: j.loaded.Add}
 	plain := &verified{hash: j.diffID.Algorithm().Hash()}
-	result, err := u.run(packed, plain, stop)
+	var stream io.Reader = packed
+	var decrypted *encryption.Reader
+	if j.from.secret != nil {
+		var err error
+		if decrypted, err = j.from.secret.Decrypt(packed); err != nil {
+			u.abandon()
+			return nil, err
+		}
+		stream = decrypted
+	}
+	result, err := u.run(stream, packed, plain, stop)
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -273,8 +284,13 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 		return nil, packed.err
 	}
 	// A layer that cannot be unpacked may be corrupt or badly made. Its digest says which.
-	if got := packed.sum(); got != j.desc.Digest.Encoded() || packed.n != j.desc.Size {
-		return nil, &corruptError{fmt.Sprintf("blob of %d bytes has digest %s:%s", packed.n, j.desc.Digest.Algorithm(), got)}
+	if got := packed.sum(); got != j.from.desc.Digest.Encoded() || packed.n != j.from.desc.Size {
+		return nil, &corruptError{fmt.Sprintf("blob of %d bytes has digest %s:%s", packed.n,
+			j.from.desc.Digest.Algorithm(), got)}
+	}
+	if decrypted != nil && !decrypted.Authentic() {
+		return nil, fmt.Errorf("its bytes are not those that were encrypted with its key: the HMAC differs: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
 		return nil, err
@@ -287,7 +303,7 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 		return nil, err
 	}
 	if len(result.Unsupported) > 0 {
-		p.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest,
+		p.log.Warn("file system does not take extended attributes of a layer", "layer", j.from.desc.Digest,
 			"attributes", wire.Printable(strings.Join(result.Unsupported[:min(len(result.Unsupported), 100)], " "), 1<<10))
 	}
 	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{

@@ -179,7 +179,7 @@ func (t *containerdConfig) global(tree map[string]any) {
 				t.left(dotted(key, name), "Berth has no plugins for snapshots and content: layers are overlayfs")
 			}
 		case "stream_processors":
-			t.note(key, Needless, "of encrypted images, which Berth refuses")
+			t.streamProcessors(key, table(value))
 		default:
 			t.left(key, "Berth does not know this key")
 		}

@@ -3,6 +3,7 @@ package migrate
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -456,5 +457,61 @@ func TestImageVerifiersStayInForce(t *testing.T) {
 				t.Errorf("no note of the kind %v: %+v", c.note, plan.Notes)
 			}
 		})
+	}
+}
+
+// TestKeysForEncryptedImagesStayInUse: those of containerd's stream processors, and those of CRI-O, also without a key.
+func TestKeysForEncryptedImagesStayInUse(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"keys/a.pem": "", "providers.conf": "{}"})
+	processor := func(accepts string, args ...string) string {
+		return fmt.Sprintf("version = 3\n[stream_processors.'decoder']\naccepts = [%q]\nargs = [%s]\nenv = [%q]\n", accepts,
+			"\""+strings.Join(args, "\", \"")+"\"", "OCICRYPT_KEYPROVIDER_CONFIG="+dir+"/providers.conf")
+	}
+	const mediaType = "application/vnd.oci.image.layer.v1.tar+gzip+encrypted"
+	for name, c := range map[string]struct {
+		file, want string
+		note       Fate
+		text       string
+	}{
+		"two words":         {processor(mediaType, keysFlag, dir+"/keys"), dir + "/keys", Left, "key providers"},
+		"one word":          {processor(mediaType, keysFlag+"="+dir+"/keys"), dir + "/keys", Translated, ""},
+		"no directory":      {processor(mediaType, keysFlag, dir+"/none"), "", Needless, "no directory"},
+		"another processor": {processor("text/plain", keysFlag, dir+"/keys"), "", Left, "no stream processors"},
+	} {
+		plan, loaded := translated(t, map[string]string{"config.toml": c.file})
+		if got := loaded.Image.DecryptionKeysPath; got != c.want {
+			t.Errorf("%s: the keys are in %q, want %q", name, got, c.want)
+		}
+		if !slices.ContainsFunc(plan.Notes, func(n Note) bool {
+			return strings.Contains(n.Key, "decoder") && n.Fate == c.note && strings.Contains(n.Text, c.text)
+		}) {
+			t.Errorf("%s: no note of the kind %s with %q: %+v", name, c.note, c.text, plan.Notes)
+		}
+	}
+	old := crioKeys
+	defer func() { crioKeys = old }()
+	for name, c := range map[string]struct{ file, at, want string }{
+		"a key":                 {"[crio.runtime]\ndecryption_keys_path = \"" + dir + "/keys\"\n", "/no/such", dir + "/keys"},
+		"a directory of no key": {"[crio.runtime]\ndecryption_keys_path = \"/no/such\"\n", dir + "/keys", ""},
+		"the default":           {"", dir + "/keys", dir + "/keys"},
+		"nothing":               {"", "/no/such", ""},
+	} {
+		crioKeys = c.at
+		file := filepath.Join(t.TempDir(), "crio.conf")
+		if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plan, err := FromCRIO(file, t.TempDir(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := plan.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := loaded.Image.DecryptionKeysPath; got != c.want {
+			t.Errorf("CRI-O, %s: the keys are in %q, want %q", name, got, c.want)
+		}
 	}
 }

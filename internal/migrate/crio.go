@@ -38,6 +38,9 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 		}
 	}
 	t.section([]string{"crio"}, table(tree["crio"]))
+	if _, given := table(table(tree["crio"])["runtime"])["decryption_keys_path"]; !given {
+		t.decryptionKeys("crio.runtime.decryption_keys_path, not given", crioKeys)
+	}
 	t.decide()
 	if err := t.registries(containers); err != nil {
 		return nil, err
@@ -194,6 +197,10 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 			t.left(from, "%q is no port", text(value))
 		} else if port != 0 {
 			t.set(from, "stream.port", int64(port))
+		}
+	case "decryption_keys_path":
+		if !t.decryptionKeys(from, text(value)) {
+			t.note(from, Needless, text(value)+" has no keys for encrypted images")
 		}
 	case "stream_enable_tls":
 		t.tls = true

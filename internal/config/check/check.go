@@ -23,6 +23,7 @@ import (
 	"berth/internal/blockio"
 	"berth/internal/config"
 	"berth/internal/dockerauth"
+	"berth/internal/image/encryption"
 	"berth/internal/image/registry"
 	"berth/internal/image/verifier"
 	"berth/internal/model"
@@ -58,6 +59,10 @@ func Node(c *config.Config) error {
 	f.add("block_io_classes_file", err)
 	f.parent("audit.file", c.Audit.File)
 	f.add("image.credentials", dockerauth.Check(c.Image.Credentials))
+	if dir := c.Image.DecryptionKeysPath; dir != "" {
+		_, err := encryption.ReadKeys(dir)
+		f.add("image.decryption_keys_path", err)
+	}
 	if v := &c.ImageVerifier; v.BinDir != "" {
 		_, err := verifier.Programs(v.BinDir, v.MaxVerifiers)
 		f.add("image_verifier.bin_dir", err)

@@ -181,6 +181,11 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		}, []string{"image_verifier.bin_dir: ", "verifiers/cosign has the mode 0777"}},
 		"no directory of image verifiers": {func(dir string, c *config.Config) { c.ImageVerifier.BinDir = dir + "/none" },
 			[]string{"image_verifier.bin_dir: ", "/none", "no such file"}},
+		"a key for encrypted images that others may read": {func(dir string, c *config.Config) {
+			c.Image.DecryptionKeysPath = dir + "/keys"
+			_ = os.Mkdir(c.Image.DecryptionKeysPath, 0o755)
+			_ = os.WriteFile(c.Image.DecryptionKeysPath+"/key.pem", nil, 0o644)
+		}, []string{"image.decryption_keys_path: ", "keys/key.pem has the mode 0644"}},
 		"two things": {func(dir string, c *config.Config) { c.KeeperBinary, c.Checkpoint.CRIU = dir+"/a", dir+"/b" },
 			[]string{"keeper_binary: ", "checkpoint.criu: "}},
 	} {

@@ -25,6 +25,7 @@ import (
 
 	"berth/internal/image"
 	"berth/internal/image/registry"
+	"berth/internal/image/source"
 	"berth/internal/liblog"
 	"berth/internal/model"
 )
@@ -94,6 +95,9 @@ func (e *Exporter) Save(ctx context.Context, refs []string, w io.Writer) error {
 	for _, ref := range refs {
 		x, err := e.find(ctx, ref, holder)
 		if err == nil {
+			err = x.plain()
+		}
+		if err == nil {
 			err = errors.Join(x.locate(), x.describe())
 		}
 		if err != nil {
@@ -151,6 +155,20 @@ func (e *Exporter) find(ctx context.Context, ref, holder string) (*exported, err
 	}
 	x.infos, err = e.store.Layers(img.ID)
 	return x, err
+}
+
+// plain refuses an image with encrypted layers: its layers here are decrypted, and would leave the node so. The error
+// is errdefs.ErrFailedPrecondition.
+func (x *exported) plain() error {
+	var was ocispec.Manifest
+	if err := json.Unmarshal(x.pulled, &was); err != nil {
+		return fmt.Errorf("manifest of the image: %w", err)
+	}
+	if i := slices.IndexFunc(was.Layers, source.Encrypted); i >= 0 {
+		return fmt.Errorf("layer %s is encrypted where the image comes from, and the node has it only decrypted: copy the "+
+			"image from there: %w", was.Layers[i].Digest, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // locate finds the layers whose tars can be made again, which must be all.

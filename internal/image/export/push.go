@@ -127,6 +127,9 @@ func (p *pushing) push(ctx context.Context, pulledAs digest.Digest) error {
 			MediaType: cmp.Or(was.MediaType, ocispec.MediaTypeImageManifest), Digest: pulledAs, Size: int64(len(x.pulled)),
 		}
 	} else {
+		if err := x.plain(); err != nil {
+			return err
+		}
 		if err := p.send(ctx, layers); err != nil {
 			return err
 		}

@@ -2,7 +2,10 @@ package export_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,7 +21,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/asroot"
 	"berth/internal/image"
+	"berth/internal/image/encryption/encryptiontest"
 	"berth/internal/image/export"
 	"berth/internal/image/registry"
 	"berth/internal/model"
@@ -131,6 +136,67 @@ func TestAPushWithinARegistryKeepsTheDigest(t *testing.T) {
 }
 
 // TestAPushThatFails: each refusal has the code and the words that a client acts on, and what passes is tried again.
+// TestADecryptedImageStaysOnTheNode: it is neither saved nor pushed, but to the registry that has its encrypted layers.
+// Seen to fail without the refusals: the layers went out as they are on the disk.
+func TestADecryptedImageStaysOnTheNode(t *testing.T) {
+	asroot.Need(t, "keys of root")
+	n := newNode(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := t.TempDir()
+	if err := os.WriteFile(filepath.Join(keys, "key"), der, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	adopt, err := n.Prepare(image.Settings{HostsDir: n.hosts, DecryptionKeys: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopt()
+	tar, err := rt.Tar(rt.File("secret", 0o644, "hunter2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := rt.NewLayer(tar, rt.Gzip, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := encryptiontest.Encrypt(plain, key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pull("registry.test/a:1", rt.ReadyLayer(layer), rt.WithFiles(map[string]string{"plain": "x"}))
+	digest, err := layer.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved strings.Builder
+	err = n.Save(t.Context(), []string{"registry.test/a:1"}, &saved)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), digest.String()) || saved.Len() > 0 {
+		t.Errorf("a save: %v, with %d bytes", err, saved.Len())
+	}
+	other := n.other("other.test")
+	_, err = n.Push(t.Context(), model.PushRequest{Image: "registry.test/a:1", Name: "other.test/a:1"})
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), digest.String()) {
+		t.Errorf("a push elsewhere: %v", err)
+	}
+	if list := sent(other); len(list) > 0 {
+		t.Errorf("a push elsewhere sends %v", list)
+	}
+	img, err := n.Get(t.Context(), "registry.test/a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pushed := n.push("registry.test/a:1", "registry.test/b:1"); pushed.Digest != img.Manifest {
+		t.Errorf("pushed to the registry that has it, the manifest is %s, want %s", pushed.Digest, img.Manifest)
+	}
+}
+
 func TestAPushThatFails(t *testing.T) {
 	n := newNode(t)
 	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"f": "x"}))

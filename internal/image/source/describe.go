@@ -301,7 +301,14 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 	return nil
 }
 
-// checkLayer refuses layers that are not a tar as OCI or Docker have them. How it is packed is seen from its bytes.
+// encrypted is the end of the media type of an encrypted layer. What is before it is the media type of the plain layer.
+const encrypted = "+encrypted"
+
+// Encrypted tells whether a layer is encrypted: see package encryption.
+func Encrypted(layer ocispec.Descriptor) bool { return strings.HasSuffix(layer.MediaType, encrypted) }
+
+// checkLayer refuses layers that are not a tar as OCI or Docker have them, encrypted or not. How it is packed is seen
+// from its bytes.
 func checkLayer(l ocispec.Descriptor) error {
 	if !isTar(l.MediaType) {
 		return fmt.Errorf("layer %s is of type %q, which is not supported: %w", l.Digest, l.MediaType,
@@ -316,9 +323,9 @@ func checkLayer(l ocispec.Descriptor) error {
 	return nil
 }
 
-// isTar tells whether a media type is that of a layer of an image.
+// isTar tells whether a media type is that of a layer of an image, encrypted or not.
 func isTar(mediaType string) bool {
-	switch strings.Replace(mediaType, "nondistributable.", "", 1) {
+	switch strings.Replace(strings.TrimSuffix(mediaType, encrypted), "nondistributable.", "", 1) {
 	case ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageLayerGzip, ocispec.MediaTypeImageLayerZstd,
 		images.MediaTypeDockerSchema2Layer, images.MediaTypeDockerSchema2LayerGzip, images.MediaTypeDockerSchema2LayerZstd,
 		images.MediaTypeDockerSchema2LayerForeign, images.MediaTypeDockerSchema2LayerForeignGzip:
