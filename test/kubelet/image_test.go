@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/registrytest"
 	"berth/test/node"
@@ -117,6 +119,37 @@ func TestImagePullPolicies(t *testing.T) {
 		c.Image = node.RegistryHost + "/UPPER:1"
 		waiting(t, k.run(t, manifest("badname", c)), "InvalidImageName")
 	})
+}
+
+// TestAKubeletShowsThatAnImageIsNotVerified: as the reason of the container, with the words of the image verifier. The
+// pod runs once the verifier accepts the image. Seen to fail with another gRPC code than Unknown: the reason was
+// ErrImagePull.
+func TestAKubeletShowsThatAnImageIsNotVerified(t *testing.T) {
+	t.Parallel()
+	verifier := filepath.Join(t.TempDir(), "signed")
+	write := func(script string) {
+		t.Helper()
+		if err := os.WriteFile(verifier, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("echo nobody has signed it; exit 1")
+	k := own(t, node.Options{
+		Tables: fmt.Sprintf("[image_verifier]\nbin_dir = %q\n", filepath.Dir(verifier)),
+	}, options{})
+	c := sh("main", sleep)
+	c.Image = push(t, k.node, fresh("unverified"), 1000)
+	p := k.run(t, manifest("unverified", c))
+	p.until(30*time.Second, "the image is not verified", func(now *v1.Pod) error {
+		w := status(now, "main").State.Waiting
+		if w == nil || w.Reason != crierrors.ErrSignatureValidationFailed.Error() ||
+			!strings.Contains(w.Message, `"signed"`) || !strings.Contains(w.Message, "nobody has signed it") {
+			return fmt.Errorf("%+v", w)
+		}
+		return nil
+	})
+	write("exit 0")
+	p.running()
 }
 
 // TestImageGarbageCollection fills the small file system of a node with images and artifacts. A kubelet that finds too
