@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"berth/internal/firstbytes"
 	"berth/internal/metrics"
 )
 
@@ -76,43 +77,29 @@ const (
 	maxSaid = 2048
 )
 
-// bounded is the beginning of what is written to it, and whether there was more.
-type bounded struct {
-	kept bytes.Buffer
-	max  int
-	over bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	fits := p[:min(len(p), b.max-b.kept.Len())]
-	b.over = b.over || len(fits) < len(p)
-	_, _ = b.kept.Write(fits)
-	return len(p), nil
-}
-
 func (e *executor) run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	stdout, stderr := bounded{max: maxResult}, bounded{max: maxSaid}
+	stdout, stderr := firstbytes.Buffer{Left: maxResult}, firstbytes.Buffer{Left: maxSaid}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a child that outlives the plugin may hold its pipes
 	err := cmd.Run()
-	said := strings.TrimSpace(stderr.kept.String())
-	if stdout.over && ctx.Err() == nil {
+	said := strings.TrimSpace(stderr.String())
+	if stdout.Over && ctx.Err() == nil {
 		return nil, fmt.Errorf("plugin %s has written more than %d bytes", filepath.Base(path), maxResult)
 	}
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
 		if said != "" {
 			e.log.Info("CNI plugin", "plugin", filepath.Base(path), "stderr", said)
 		}
-		return stdout.kept.Bytes(), nil
+		return stdout.Bytes(), nil
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("plugin %s was ended: %w", filepath.Base(path), context.Cause(ctx))
 	}
 	var refused types.Error
-	if json.Unmarshal(stdout.kept.Bytes(), &refused) == nil && refused.Msg != "" {
+	if json.Unmarshal(stdout.Bytes(), &refused) == nil && refused.Msg != "" {
 		return nil, &refused
 	}
 	return nil, fmt.Errorf("plugin %s: %w %s", filepath.Base(path), err, said)
