@@ -37,9 +37,14 @@ func busyNode(t *testing.T, observe func(n *node.Node, address string)) (address
 		t.Skipf("CNI plugins are needed (Debian: containernetworking-plugins): %v", err)
 	}
 	address = freeAddress(t)
+	verifiers := t.TempDir()
+	if err := os.WriteFile(filepath.Join(verifiers, "anything"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	// The range has one address for a pod.
 	n := nodetest.Start(t, node.Options{
-		CNI: true, PodCIDR: "10.251.249.0/30", Tables: fmt.Sprintf("[metrics]\naddress = %q\n", address),
+		CNI: true, PodCIDR: "10.251.249.0/30",
+		Tables: fmt.Sprintf("[metrics]\naddress = %q\n[image_verifier]\nbin_dir = %q\n", address, verifiers),
 	})
 	if observe != nil {
 		observe(n, address)
@@ -158,6 +163,7 @@ func TestQueriesFindTheirSeries(t *testing.T) {
 		`berth_image_pull_errors_total{reason="unavailable",registry="127.0.0.1:1"} 1`,
 		`berth_image_pull_layers_total{source="registry"} 1`,
 		`berth_image_pulls_in_progress 0`,
+		`berth_image_verifier_duration_seconds_count{result="accepted",verifier="anything"} 1`,
 		`berth_images 1`,
 		`berth_exec_duration_seconds_count{kind="stream"} 1`,
 		`berth_exec_duration_seconds_count{kind="sync"} 2`,
