@@ -42,7 +42,7 @@ if [ "$arch" != "$($go env GOHOSTARCH)" ]; then
 	headers="-idirafter /usr/$gnu/include"
 fi
 
-# The stage and the init of pods, which the keeper has inside, with musl: glibc asks the processor for all its caches
+# The stage, the init of pods and the proxy, which the keeper has inside, with musl: glibc asks the processor for all its caches
 # at the start of each program, which in a virtual machine takes half a millisecond. The file stays
 # as it is where nothing has changed, so that Go's cache counts.
 program=internal/keeper/program
@@ -52,7 +52,8 @@ trap 'rm -f "$made"' EXIT
 # shellcheck disable=SC2086
 $musl $CFLAGS -DBERTH_PROGRAM -include $program/c/bounds.h $headers -frecord-gcc-switches -Wall \
 	$LDFLAGS -static -nostartfiles -Wl,-pie,--no-dynamic-linker -s -o "$made" \
-	"$lib/rcrt1.o" "$lib/crti.o" internal/keeper/stage/*.c internal/keeper/podinit/*.c $program/c/*.c "$lib/crtn.o"
+	"$lib/rcrt1.o" "$lib/crti.o" internal/keeper/stage/*.c internal/keeper/podinit/*.c \
+	internal/keeper/proxy/*.c $program/c/*.c "$lib/crtn.o"
 cmp -s "$made" $program/program_$arch.bin || { chmod 0644 "$made" && mv "$made" $program/program_$arch.bin; }
 
 # None has any C. They are static, since berthd starts itself, and berth-unpack, in places that hold nothing else.

@@ -510,7 +510,12 @@ type RunRequest struct {
 	// begins. Its container_id is ignored. A keeper that knows this has the feature "attach-first".
 	Attach *AttachRequest `protobuf:"bytes,16,opt,name=attach,proto3" json:"attach,omitempty"`
 	// log_limits are those of the log at log_path; missing: there are none. A keeper that knows them has the feature "log-limits".
-	LogLimits     *LogLimits `protobuf:"bytes,17,opt,name=log_limits,json=logLimits,proto3" json:"log_limits,omitempty"`
+	LogLimits *LogLimits `protobuf:"bytes,17,opt,name=log_limits,json=logLimits,proto3" json:"log_limits,omitempty"`
+	// sandbox is the ID of the container that the runtime at runtime_path has made a sandbox with, such as gVisor's. This
+	// container is made in that sandbox. Empty: it is in none, or makes one. A keeper that knows this has the feature "sandbox".
+	Sandbox string `protobuf:"bytes,18,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	// runtime_flags come before each command of the runtime at runtime_path. They are of the feature "sandbox", too.
+	RuntimeFlags  []string `protobuf:"bytes,19,rep,name=runtime_flags,json=runtimeFlags,proto3" json:"runtime_flags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -660,6 +665,20 @@ func (x *RunRequest) GetAttach() *AttachRequest {
 func (x *RunRequest) GetLogLimits() *LogLimits {
 	if x != nil {
 		return x.LogLimits
+	}
+	return nil
+}
+
+func (x *RunRequest) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *RunRequest) GetRuntimeFlags() []string {
+	if x != nil {
+		return x.RuntimeFlags
 	}
 	return nil
 }
@@ -2190,7 +2209,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"=\n" +
 	"\rDeleteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\twithdrawn\x18\x02 \x03(\tR\twithdrawn\"\xfd\x03\n" +
+	"\twithdrawn\x18\x02 \x03(\tR\twithdrawn\"\xbc\x04\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -2212,7 +2231,9 @@ const file_keeper_proto_rawDesc = "" +
 	"\x05setup\x18\x0f \x01(\tR\x05setup\x126\n" +
 	"\x06attach\x18\x10 \x01(\v2\x1e.berth.keeper.v1.AttachRequestR\x06attach\x129\n" +
 	"\n" +
-	"log_limits\x18\x11 \x01(\v2\x1a.berth.keeper.v1.LogLimitsR\tlogLimits\"\x81\x01\n" +
+	"log_limits\x18\x11 \x01(\v2\x1a.berth.keeper.v1.LogLimitsR\tlogLimits\x12\x18\n" +
+	"\asandbox\x18\x12 \x01(\tR\asandbox\x12#\n" +
+	"\rruntime_flags\x18\x13 \x03(\tR\fruntimeFlags\"\x81\x01\n" +
 	"\tLogLimits\x12\x19\n" +
 	"\bmax_size\x18\x01 \x01(\x03R\amaxSize\x12\x1b\n" +
 	"\tmax_files\x18\x02 \x01(\x05R\bmaxFiles\x12\x12\n" +

@@ -40,6 +40,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		Id: req.ID, Nonce: rand.Text(), PodId: req.PodID, Name: req.Name, Spec: spec, RuntimePath: req.RuntimePath,
 		RuntimeRoot: req.RuntimeRoot, SystemdCgroup: req.SystemdCgroup, LogPath: req.LogPath, Stdin: req.Stdin,
 		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU, Setup: string(req.Setup),
+		Sandbox: req.Sandbox, RuntimeFlags: req.RuntimeFlags,
 	}
 	if l := req.LogLimits; l != (loglimit.Limits{}) && req.LogPath != "" {
 		in.LogLimits = &api.LogLimits{
@@ -51,6 +52,11 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		if req.Setup == SetupLibcontainer {
 			// A connection is to one version of the keeper: an upgrade breaks it.
 			if err := conn.require(FeatureSetup, fmt.Sprintf("setup %q of a container", req.Setup)); err != nil {
+				return err
+			}
+		}
+		if req.Sandbox != "" || len(req.RuntimeFlags) > 0 {
+			if err := conn.require(FeatureSandbox, "a container in a sandbox, or flags of a runtime"); err != nil {
 				return err
 			}
 		}

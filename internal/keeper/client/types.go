@@ -18,9 +18,13 @@ type RunRequest struct {
 	Name  string      // the container's name in its pod, for messages
 	Spec  *specs.Spec // Spec.Root.Path is a mounted root file system; Spec.Process.Terminal chooses a terminal
 	// RuntimePath is an OCI runtime binary (runc, crun). Empty: the keeper makes the container itself.
-	RuntimePath   string
-	RuntimeRoot   string // the state directory of that binary; empty: one of the keeper's
-	SystemdCgroup bool   // Spec.Linux.CgroupsPath is slice:prefix:name
+	RuntimePath  string
+	RuntimeRoot  string   // the state directory of that binary; empty: one of the keeper's
+	RuntimeFlags []string // come before each command of that binary; like Sandbox, of newer keepers
+	// Sandbox is the ID of the container with which that binary has made a sandbox, such as gVisor's: this one is made in
+	// it. Empty: in none. A keeper that is too old for it gets no such request: Run fails with ErrFailedPrecondition.
+	Sandbox       string
+	SystemdCgroup bool // Spec.Linux.CgroupsPath is slice:prefix:name
 	// Setup chooses what sets the container up, and starts its execs, where RuntimePath is empty. A keeper that is too old
 	// to know of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
 	Setup SetupChoice
@@ -69,6 +73,7 @@ const (
 	ReaperProgram           = protocol.ReaperProgram
 	FeatureSetup            = protocol.FeatureSetup
 	FeatureLogLimits        = protocol.FeatureLogLimits
+	FeatureSandbox          = protocol.FeatureSandbox
 )
 
 // RunResult describes a container whose program runs.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -142,7 +143,8 @@ func (c *container) status() protocol.Status {
 	defer c.mu.Unlock()
 	r := &c.record
 	return protocol.Status{
-		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
+		ID: r.ID, PodID: r.PodID, State: r.State, PID: cmp.Or(r.SandboxPID, r.PID),
+		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
 		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan,
 		Setup: r.StatusSetup(),
 	}
@@ -329,11 +331,15 @@ func (c *container) drainAgain() {
 	c.drain()
 }
 
-// signal sends a signal to the init process.
-func (c *container) signal(sig unix.Signal) error {
+// signal sends a signal to the init process. A proxy passes signals on to a container in a sandbox, but for those that
+// no process can catch.
+func (c *container) signal(ctx context.Context, sig unix.Signal) error {
 	c.mu.Lock()
-	proc := c.proc
+	proc, sandbox := c.proc, c.record.Sandbox
 	c.mu.Unlock()
+	if sandbox != "" && (sig == unix.SIGKILL || sig == unix.SIGSTOP) {
+		return c.s.runtime.Signal(ctx, c, sig, false)
+	}
 	if proc == nil {
 		return nil
 	}

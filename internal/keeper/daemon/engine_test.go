@@ -117,6 +117,14 @@ func (e *engine) Start(_ context.Context, c runtime.Container, l *runtime.Launch
 	return err
 }
 
+func (e *engine) Signal(_ context.Context, c runtime.Container, _ unix.Signal, _ bool) error {
+	return e.called("signal", c)
+}
+
+func (e *engine) KillExec(_ context.Context, c runtime.Container, _ int) error {
+	return e.called("kill exec", c)
+}
+
 func (e *engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	c.Guard().RLock()
 	defer c.Guard().RUnlock()

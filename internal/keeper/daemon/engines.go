@@ -18,6 +18,7 @@ import (
 type Engines interface {
 	runtime.Runtime
 	runtime.Checkpointer
+	runtime.Signaller
 	// RemoveUnknown kills and removes what there is of a container of which nothing but the ID is known. It is
 	// idempotent.
 	RemoveUnknown(ctx context.Context, c runtime.Container) error

@@ -218,7 +218,9 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
+		if r.Sandbox == "" { // else the kernel has no process of it
+			l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
+		}
 		c.mu.Lock()
 		p.record.Cgroup = l.SubDir
 		p.record.Ends, p.record.Deadline = record.Monotonic()+timeout, time.Now().Add(timeout)
@@ -311,6 +313,7 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 	start, _ := pidfd.StartTime(res.PID)
 	c.mu.Lock()
 	p.record.PID, p.record.Start, p.record.Prepared = res.PID, start, res.Waits
+	p.record.Inner = res.Inner
 	p.proc = proc
 	killed, putOff := p.killed, p.putOff
 	c.mu.Unlock()
@@ -406,8 +409,18 @@ func (p *process) kill(timeout bool) {
 		p.cancel()
 	}
 	proc, dir, pid, paths := p.proc, p.record.Cgroup, p.record.PID, c.record.Cgroups
+	inner := p.record.Inner
 	c.mu.Unlock()
 	switch {
+	case inner != 0:
+		if proc == nil {
+			break // it has ended
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+		defer cancel()
+		if err := c.s.runtime.KillExec(ctx, c, inner); err != nil {
+			c.log.Error("kill exec", "exec_id", p.record.ExecID, "error", err)
+		}
 	case dir != "":
 		// Also while it is being started: it is in this cgroup from the moment that it can run anything.
 		if err := cgroupdir.Kill(dir); err != nil {

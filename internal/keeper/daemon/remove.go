@@ -36,7 +36,7 @@ func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) err
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	for tick := time.Millisecond; ; tick = min(2*tick, 100*time.Millisecond) {
-		ended, err := c.killOnce(tick > 4*time.Millisecond)
+		ended, err := c.killOnce(ctx, tick > 4*time.Millisecond)
 		if ended {
 			break
 		}
@@ -80,7 +80,7 @@ func (c *container) sleeper() string {
 // killOnce kills the processes that the container has now. ended means that its start has failed or that its init
 // process has died. If the kernel kills all other processes with the init process, killOnce looks for them only if all
 // is set.
-func (c *container) killOnce(all bool) (ended bool, err error) {
+func (c *container) killOnce(ctx context.Context, all bool) (ended bool, err error) {
 	select {
 	case <-c.exited:
 		return true, nil
@@ -100,7 +100,7 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	if state == protocol.StateStarting {
 		return false, cgroupdir.KillSpec(c.id, c.record.CgroupsPath, c.record.Systemd)
 	}
-	if err := c.signal(unix.SIGKILL); err != nil {
+	if err := c.signal(ctx, unix.SIGKILL); err != nil {
 		return false, err
 	}
 	cgroupdir.ThawKilled(paths)
@@ -208,7 +208,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		return nil // it has never run
 	}
 	c.mu.Lock()
-	paths, state := c.record.Cgroups, c.record.State
+	paths, state, sandbox := c.record.Cgroups, c.record.State, c.record.Sandbox
 	if sig == unix.SIGKILL && c.record.Join != nil && c.record.Join.OwnProcesses {
 		all = false // the kernel ends all others with the init process
 	}
@@ -216,8 +216,11 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 	if state == protocol.StateExited || sig == protocol.NoSignal {
 		return nil
 	}
+	if all && sandbox != "" {
+		return s.runtime.Signal(ctx, c, sig, true)
+	}
 	if !all {
-		if err := c.signal(sig); err != nil {
+		if err := c.signal(ctx, sig); err != nil {
 			return err
 		}
 	} else if err := cgroupdir.SignalAll(paths, sig); err != nil {

@@ -87,6 +87,9 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
 			req.RuntimePath, errdefs.ErrNotImplemented)
 	}
+	if err := s.checkSandbox(req); err != nil {
+		return nil, err
+	}
 	limits := logLimits(req.LogLimits)
 	if err := limits.Check(); err != nil {
 		return nil, fmt.Errorf("container %s: %w", req.Id, err)
@@ -102,8 +105,9 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	}
 	r := record.Container{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath, LogLimits: limits,
-		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
-		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
+		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup, Sandbox: req.Sandbox,
+		RuntimeFlags: req.RuntimeFlags,
+		Stdin:        req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
 		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
 	}
 	if r.Runtime != "" && r.RuntimeRoot == "" {
@@ -141,6 +145,29 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
+}
+
+// checkSandbox checks the sandbox that a container is to be made in.
+func (s *Server) checkSandbox(req *api.RunRequest) error {
+	switch {
+	case req.Sandbox == "":
+		return nil
+	case req.RuntimePath == "":
+		return fmt.Errorf("sandbox %s of container %s: the built-in runtime has no sandboxes: %w", req.Sandbox, req.Id,
+			errdefs.ErrInvalidArgument)
+	case req.Sandbox == req.Id || req.Reaper:
+		return fmt.Errorf("sandbox %s of container %s: a container that makes a sandbox is in no other: %w", req.Sandbox,
+			req.Id, errdefs.ErrInvalidArgument)
+	}
+	c, err := s.find(req.Sandbox)
+	if err != nil {
+		return fmt.Errorf("sandbox of container %s: %w", req.Id, err)
+	}
+	if r := c.Record(); r.State != protocol.StateRunning || r.Runtime != req.RuntimePath {
+		return fmt.Errorf("sandbox %s of container %s: it is %s, of the runtime %q, and not running by %q: %w", req.Sandbox,
+			req.Id, r.State, r.Runtime, req.RuntimePath, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // logLimits are those of a request, none if it has none.
@@ -259,7 +286,7 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	c.mu.Lock()
 	r := c.record
 	r.State, r.Prepared, r.StartedAt = protocol.StateRunning, true, time.Now()
-	r.PID, r.Start, r.Cgroups = res.PID, start, res.Cgroups
+	r.PID, r.Start, r.Cgroups, r.SandboxPID = res.PID, start, res.Cgroups, res.Sandbox
 	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != protocol.EngineStage {
 		r.Waits = procfs.CommandLine(res.PID)
@@ -426,7 +453,8 @@ func (e *ends) close() {
 var (
 	// execError matches the errors of runtimes that say that a program cannot be executed.
 	execError = regexp.MustCompile(
-		`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable`)
+		`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable` +
+			`|failed to load /|error finding executable "`) // gVisor
 	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
 	forbidden = regexp.MustCompile(`permission denied|is a directory|operation not permitted`)
 	prefixes  = regexp.MustCompile(

@@ -80,4 +80,5 @@ const (
 	FeatureAttachFirst = "attach-first" // it heeds RunRequest.Attach
 	FeatureLogLimits   = "log-limits"   // it heeds RunRequest.LogLimits
 	FeatureFreeze      = "freeze"       // it has the call Freeze
+	FeatureSandbox     = "sandbox"      // it heeds RunRequest.Sandbox
 )

@@ -32,6 +32,12 @@ type Container struct {
 	Runtime     string `json:"runtime,omitempty"`
 	RuntimeRoot string `json:"runtimeRoot,omitempty"`
 	Systemd     bool   `json:"systemd,omitempty"`
+	// RuntimeFlags come before each command of the OCI runtime.
+	RuntimeFlags []string `json:"runtimeFlags,omitempty"`
+	// Sandbox is the ID of the container with which the OCI runtime has made the sandbox that this one is in, and
+	// SandboxPID the sandbox's process. PID is that of a proxy then (package proxy). Empty and 0: it is in none.
+	Sandbox     string `json:"sandbox,omitempty"`
+	SandboxPID  int    `json:"sandboxPID,omitempty"`
 	Stdin       bool   `json:"stdin,omitempty"`
 	StdinOnce   bool   `json:"stdinOnce,omitempty"`
 	Terminal    bool   `json:"terminal,omitempty"`
@@ -136,6 +142,9 @@ type Exec struct {
 	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read
 	// where these wrote it.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Inner is the process's ID in the container, where the container is in a sandbox; PID is that of a process of the
+	// OCI runtime's then, which ends as the exec does.
+	Inner int `json:"inner,omitempty"`
 	// Cgroup holds all of it, where it has one of its own.
 	Cgroup   string `json:"cgroup,omitempty"`
 	Orphan   bool   `json:"orphan,omitempty"`

@@ -13,6 +13,7 @@ import (
 
 	"github.com/opencontainers/runc/libcontainer/configs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
@@ -60,6 +61,16 @@ type Checkpointer interface {
 	Freeze(ctx context.Context, c Container) error
 	// Checkpoint freezes a container and has CRIU write its processes to a directory. The container stays frozen.
 	Checkpoint(ctx context.Context, c Container, d *Dump) error
+}
+
+// Signaller is an engine with containers in sandboxes (record.Container.Sandbox), whose processes the kernel cannot
+// send signals to.
+type Signaller interface {
+	// Signal sends a signal to the container's init process or, if all is set, to every process. It has no effect if the
+	// container has ended.
+	Signal(ctx context.Context, c Container, sig unix.Signal, all bool) error
+	// KillExec kills the first process of an exec, by its ID in the container (Started.Inner).
+	KillExec(ctx context.Context, c Container, inner int) error
 }
 
 // Dump is the request of Checkpoint.
@@ -147,12 +158,15 @@ func (l *Launch) Terminal() bool {
 type Started struct {
 	PID     int // on the host
 	Console int // the master of its terminal; -1: none
+	// Inner is the process's ID in the container, for an exec in a sandbox; 0: the process is PID itself.
+	Inner int
 	// Waits is false for an exec whose program is running already.
 	Waits bool
 
 	// Of a container:
 
 	Cgroups map[string]string // directories, as cgroupdir.Recorded has them
+	Sandbox int               // the process of the sandbox that the container is in, where PID is a proxy's; 0: none
 	Join    *record.Join      // nil: the stage starts no execs in it
 	// Setup names the engine. Package selector adds the reason why that engine was chosen.
 	Setup protocol.Setup

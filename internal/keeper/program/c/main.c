@@ -15,6 +15,7 @@
 
 void berth_stage(int argc, char **argv);
 void berth_podinit(int argc, char **argv);
+void berth_proxy(int argc, char **argv);
 
 extern const ElfW(Ehdr) __ehdr_start;
 
@@ -45,5 +46,6 @@ int main(int argc, char **argv)
 	seal();
 	berth_stage(argc, argv);
 	berth_podinit(argc, argv);
+	berth_proxy(argc, argv);
 	return 127;
 }

@@ -27,6 +27,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/timerslack"
@@ -39,13 +40,16 @@ type Engine struct {
 	path     string
 	root     string
 	systemd  bool
+	flags    []string // that the node's configuration names
+	sandbox  bool     // the container is in a sandbox: see sandbox.go
 }
 
 var _ runtime.Runtime = (*Engine)(nil)
 
 // New returns the engine for the binary that a container's record names.
 func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engine {
-	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd}
+	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd,
+		flags: r.RuntimeFlags, sandbox: r.Sandbox != ""}
 }
 
 const (
@@ -67,24 +71,15 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	logFile, err := os.CreateTemp(dir, "log-")
+	logFile, err := b.newLog(dir)
 	if err != nil {
 		return err
 	}
-	logFile.Close()
-	defer os.Remove(logFile.Name())
-	global := []string{"--root", b.root, "--log", logFile.Name(), "--log-format", "json"}
-	if b.systemd {
-		global = append(global, "--systemd-cgroup")
-	}
-	cmd := exec.CommandContext(ctx, b.path, append(global, args...)...)
+	defer os.Remove(logFile)
+	command := append(b.command(), "--log", logFile, "--log-format", "json")
+	cmd := exec.CommandContext(ctx, b.path, append(command[1:], args...)...)
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	for _, k := range []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
-		if v, ok := os.LookupEnv(k); ok {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-	}
+	cmd.Env = environment()
 	// A runtime may change the owner of its standard streams to the container's user, and the container then has them.
 	nothing, err := null.Open()
 	if err != nil {
@@ -111,7 +106,7 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s %s: it has not ended within %s: %w", filepath.Base(b.path), args[0], runtimeLimit, ctx.Err())
 	}
-	msg := lastMessage(logFile.Name())
+	msg := lastMessage(logFile)
 	if msg == "" {
 		msg = strings.TrimSpace(out.String())
 	}
@@ -119,6 +114,36 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 		return fmt.Errorf("%s %s: %w", filepath.Base(b.path), args[0], err)
 	}
 	return fmt.Errorf("%s %s: %s", filepath.Base(b.path), args[0], msg)
+}
+
+// newLog makes a file for the errors of a call, whose name it returns.
+func (b *Engine) newLog(dir string) (string, error) {
+	f, err := os.CreateTemp(dir, "log-")
+	if err != nil {
+		return "", err
+	}
+	return f.Name(), f.Close()
+}
+
+// command is the binary, with the flags that all calls have.
+func (b *Engine) command() []string {
+	command := append([]string{b.path}, b.flags...)
+	command = append(command, "--root", b.root)
+	if b.systemd {
+		command = append(command, "--systemd-cgroup")
+	}
+	return command
+}
+
+// environment is that of the binary.
+func environment() []string {
+	env := []string{"PATH=" + os.Getenv("PATH")}
+	for _, k := range []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
 }
 
 // limited keeps the first n bytes.
@@ -227,12 +252,16 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	defer done()
 	args = append(append(args, terminal...), c.ID())
 	undo := func(err error) error {
-		if derr := b.Destroy(ctx, c); derr != nil {
+		if derr := b.Abort(ctx, c); derr != nil {
 			c.Log().Warn("remove container that did not start", "error", derr)
 		}
 		return err
 	}
-	if err := b.call(ctx, c, l.IO, args...); err != nil {
+	streams := l.IO
+	if b.sandbox {
+		streams = runtime.Stdio{} // the call of start gives them to the container
+	}
+	if err := b.call(ctx, c, streams, args...); err != nil {
 		return undo(err)
 	}
 	if res.PID, err = readPID(pidFile); err != nil {
@@ -240,6 +269,12 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	}
 	if res.Console, err = receive(); err != nil {
 		return undo(err)
+	}
+	if b.sandbox {
+		if err := b.startInSandbox(c, l, res); err != nil {
+			return undo(err)
+		}
+		return nil
 	}
 	if res.Cgroups, err = cgroupdir.OfProcess(res.PID); err != nil {
 		if res.Console >= 0 {
@@ -258,6 +293,8 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 
 // Begun says whether the container's program has begun. OCI runtimes report that in different ways, so Begun looks at
 // the process's command line: it changes when the waiting process executes the program.
+//
+// The process of a container in a sandbox is a proxy, whose command line changes when it lets the program begin.
 func (b *Engine) Begun(c runtime.Container) bool {
 	rec := c.Record()
 	return runtime.WaitingBegan(&rec)
@@ -270,6 +307,11 @@ func (b *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		return err
 	}
 	if err := l.Register(res); err != nil {
+		if b.sandbox {
+			if kerr := b.KillExec(ctx, c, res.Inner); kerr != nil {
+				c.Log().Warn("kill an exec that cannot be followed", "exec_id", l.ExecID, "error", kerr)
+			}
+		}
 		_ = unix.Kill(res.PID, unix.SIGKILL)
 		return err
 	}
@@ -287,6 +329,10 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 	defer os.Remove(spec)
 	defer os.Remove(pidFile)
 	args := []string{"exec", "--process", spec, "--detach", "--pid-file", pidFile}
+	if b.sandbox {
+		defer os.Remove(pidFile + innerSuffix)
+		args = append(args, "--internal-pid-file", pidFile+innerSuffix)
+	}
 	process := *l.Process
 	if l.SubDir != "" {
 		if flag := b.cgroupFlag(l.Sub); flag != "" {
@@ -315,6 +361,11 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 	}
 	if res.PID, err = readPID(pidFile); err != nil {
 		return res, err
+	}
+	if b.sandbox {
+		if res.Inner, err = readPID(pidFile + innerSuffix); err != nil {
+			return res, err
+		}
 	}
 	if res.Console, err = receive(); err != nil {
 		_ = unix.Kill(res.PID, unix.SIGKILL)
@@ -422,6 +473,9 @@ func (b *Engine) Update(ctx context.Context, c runtime.Container, r *specs.Linux
 	if err != nil {
 		return err
 	}
+	if b.sandbox {
+		return notInSandbox(c, "limits")
+	}
 	if err := os.MkdirAll(b.dir.Bundle(c.ID()), 0o700); err != nil {
 		return err
 	}
@@ -439,6 +493,9 @@ func (b *Engine) Update(ctx context.Context, c runtime.Container, r *specs.Linux
 
 // Pause runs pause.
 func (b *Engine) Pause(ctx context.Context, c runtime.Container) error {
+	if b.sandbox {
+		return notInSandbox(c, "a pause")
+	}
 	if cgroupdir.Frozen(c.Record().Cgroups) {
 		return nil
 	}
@@ -470,7 +527,8 @@ func (b *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 }
 
 func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
-	if _, err := os.Stat(filepath.Join(b.root, c.ID())); errors.Is(err, os.ErrNotExist) {
+	states := b.states(c.ID())
+	if len(states) == 0 {
 		return nil
 	}
 	err := b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
@@ -487,12 +545,34 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 	if err := cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
 		return err
 	}
-	return os.RemoveAll(filepath.Join(b.root, c.ID()))
+	for _, path := range states {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
+}
+
+// states are the files that the binary has of a container: a directory of its name, or files as runsc has them.
+func (b *Engine) states(id string) []string {
+	// IDs have no special characters of patterns, but the root may.
+	entries, err := os.ReadDir(b.root)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if name := e.Name(); name == id || strings.HasPrefix(name, id+"_sandbox:") {
+			out = append(out, filepath.Join(b.root, name))
+		}
+	}
+	return out
 }
 
 // Abort kills and removes what there is of a container.
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
+	if b.sandbox && rec.PID > 1 && pidfd.Alive(rec.PID, rec.Start) { // the proxy, which WaitingBegan has stopped
+		_ = unix.Kill(rec.PID, unix.SIGKILL)
+	}
 	return errors.Join(
 		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
 		cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),

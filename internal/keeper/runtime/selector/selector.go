@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
@@ -32,6 +33,7 @@ type Selector struct {
 var (
 	_ runtime.Runtime      = (*Selector)(nil)
 	_ runtime.Checkpointer = (*Selector)(nil)
+	_ runtime.Signaller    = (*Selector)(nil)
 )
 
 // New returns a selector of these engines, and of one for each OCI runtime binary that a record names.
@@ -194,6 +196,34 @@ func (s *Selector) checkpointer(c runtime.Container) (runtime.Checkpointer, erro
 	engine, ok := s.of(c).(runtime.Checkpointer)
 	if !ok {
 		return nil, fmt.Errorf("checkpoint of container %s by engine %s: %w", c.ID(), rec.Engine(),
+			errdefs.ErrNotImplemented)
+	}
+	return engine, nil
+}
+
+// Signal asks the engine of a container in a sandbox.
+func (s *Selector) Signal(ctx context.Context, c runtime.Container, sig unix.Signal, all bool) error {
+	engine, err := s.signaller(c)
+	if err != nil {
+		return err
+	}
+	return engine.Signal(ctx, c, sig, all)
+}
+
+// KillExec asks the engine of a container in a sandbox.
+func (s *Selector) KillExec(ctx context.Context, c runtime.Container, inner int) error {
+	engine, err := s.signaller(c)
+	if err != nil {
+		return err
+	}
+	return engine.KillExec(ctx, c, inner)
+}
+
+func (s *Selector) signaller(c runtime.Container) (runtime.Signaller, error) {
+	rec := c.Record()
+	engine, ok := s.of(c).(runtime.Signaller)
+	if !ok {
+		return nil, fmt.Errorf("signals to container %s in a sandbox by engine %s: %w", c.ID(), rec.Engine(),
 			errdefs.ErrNotImplemented)
 	}
 	return engine, nil

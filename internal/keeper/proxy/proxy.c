@@ -1,0 +1,229 @@
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proxy.h"
+
+void berth_proxy(int argc, char **argv);
+
+/* The ends of the program that are no container's: it has been told to end, or cannot know the container's end. */
+enum { KILLED = 128 + SIGKILL, UNKNOWN = 255, NOT_STARTED = 128 };
+
+/* How long the proxy of a keeper that has been killed waits for the next one, in seconds. */
+enum { PATIENCE = 300 };
+
+/* How often the wait for the container is begun again where it has failed while the sandbox lives, and how soon. */
+enum { TRIES = 20 };
+static const struct timespec nap = {0, 250 * 1000 * 1000};
+
+/* The most arguments that a call of the runtime has. */
+enum { MOST = 64 };
+
+struct call {
+	char *argv[MOST];
+	int n;
+};
+
+static void add(struct call *c, char *arg)
+{
+	if (c->n >= MOST - 1)
+		_exit(UNKNOWN);
+	c->argv[c->n++] = arg;
+}
+
+/* begin makes a call of the runtime, with the arguments that all have. */
+static void begin(struct call *c, char **argv)
+{
+	c->n = 0;
+	memset(c->argv, 0, sizeof c->argv);
+	for (char **arg = argv + PROXY_ARG_RUNTIME; *arg != NULL; arg++)
+		add(c, *arg);
+}
+
+/*
+ * run starts the runtime. A temporary child ends with this process; another one goes on. Standard streams of -1 are
+ * this process's.
+ */
+static pid_t run(struct call *c, int out, int err, int temporary)
+{
+	pid_t self = getpid(), pid = fork();
+	sigset_t none;
+
+	if (pid != 0)
+		return pid;
+	if (temporary) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+		if (getppid() != self)
+			_exit(UNKNOWN);
+	}
+	if ((out >= 0 && dup2(out, 1) < 0) || (err >= 0 && dup2(err, 2) < 0))
+		_exit(UNKNOWN);
+	closefrom_three();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	execv(c->argv[0], c->argv);
+	_exit(127);
+}
+
+/* start lets the container's program begin, with the standard streams of this process, and tells the keeper. */
+static void start(char **argv)
+{
+	struct call c;
+	int status = 0;
+	pid_t pid;
+
+	begin(&c, argv);
+	add(&c, "--log");
+	add(&c, argv[PROXY_ARG_LOG]);
+	add(&c, "--log-format");
+	add(&c, "json");
+	add(&c, "start");
+	add(&c, argv[PROXY_ARG_ID]);
+	pid = run(&c, -1, -1, 0);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		status = -1;
+	/* Nobody is there to read it if the keeper has been killed meanwhile. */
+	send(PROXY_FD_KEEPER, &status, sizeof status, MSG_NOSIGNAL);
+	if (status != 0)
+		_exit(NOT_STARTED);
+	close(PROXY_FD_KEEPER);
+}
+
+/* exit_code finds the exit code in what the runtime's wait has printed. It is -1 if there is none. */
+static int exit_code(int fd)
+{
+	static const char key[] = "\"exitStatus\":";
+	char text[1024], *at, *end;
+	size_t have = 0;
+	ssize_t n;
+	long code;
+
+	while (have < sizeof text - 1 && (n = read(fd, text + have, sizeof text - 1 - have)) > 0)
+		have += (size_t)n;
+	text[have] = 0;
+	at = strstr(text, key);
+	if (at == NULL)
+		return -1;
+	at += sizeof key - 1;
+	code = strtol(at, &end, 10);
+	if (end == at || code < 0 || code > 255)
+		return -1;
+	return (int)code;
+}
+
+static int sandbox_is_gone(void)
+{
+	struct pollfd p = {.fd = PROXY_FD_SANDBOX, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* follow ends as the container does, and passes signals on meanwhile. */
+static void follow(char **argv)
+{
+	pid_t waiter = 0, killer = 0, pid;
+	int ends[2] = {-1, -1}, tries = 0, sig, code;
+	struct call c;
+	sigset_t all, children;
+
+	sigfillset(&all);
+	sigemptyset(&children);
+	sigaddset(&children, SIGCHLD);
+	for (;;) {
+		if (waiter == 0) {
+			if (tries++ == TRIES)
+				_exit(UNKNOWN);
+			if (tries > 1)
+				nanosleep(&nap, NULL);
+			if (pipe(ends) < 0)
+				continue;
+			begin(&c, argv);
+			add(&c, "wait");
+			add(&c, argv[PROXY_ARG_ID]);
+			waiter = run(&c, ends[1], PROXY_FD_ERRORS, 1);
+			close(ends[1]);
+			if (waiter < 0) {
+				close(ends[0]);
+				waiter = 0;
+				continue;
+			}
+		}
+		/* One signal after the other: the runtime is not to deliver them in another order. */
+		sig = sigwaitinfo(killer != 0 ? &children : &all, NULL);
+		if (sig == SIGCHLD) {
+			while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+				if (pid == killer)
+					killer = 0;
+				if (pid != waiter)
+					continue;
+				waiter = 0;
+				code = exit_code(ends[0]);
+				close(ends[0]);
+				if (code >= 0)
+					_exit(code);
+				if (sandbox_is_gone())
+					_exit(KILLED);
+			}
+		} else if (sig > 0) {
+			char number[16];
+
+			snprintf(number, sizeof number, "%d", sig);
+			begin(&c, argv);
+			add(&c, "kill");
+			add(&c, argv[PROXY_ARG_ID]);
+			add(&c, number);
+			killer = run(&c, -1, PROXY_FD_ERRORS, 0);
+			if (killer < 0)
+				killer = 0;
+		}
+	}
+}
+
+/* drop_streams gives the container's standard streams up: its program has them. */
+static void drop_streams(void)
+{
+	int null = open_null();
+
+	for (int fd = 0; fd < 3; fd++)
+		if (null < 0 || dup2(null, fd) < 0)
+			close(fd);
+	if (null > 2)
+		close(null);
+}
+
+/* It runs before all Go: see podinit.c. */
+#ifndef BERTH_PROGRAM
+__attribute__((constructor))
+#endif
+void berth_proxy(int argc, char **argv)
+{
+	sigset_t all;
+	char go;
+
+	if (argc <= PROXY_ARG_RUNTIME || argv == NULL || argv[0] == NULL || strcmp(argv[0], PROXY_NAME) != 0)
+		return;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	prctl(PR_SET_NAME, PROXY_NAME, 0, 0, 0);
+	if (strcmp(argv[PROXY_ARG_STATE], PROXY_WAITS) == 0) {
+		if (read(PROXY_FD_KEEPER, &go, 1) != 1) {
+			/* The keeper is dead. The next one undoes the start, and kills this process. */
+			sleep(PATIENCE);
+			_exit(UNKNOWN);
+		}
+		/* The command line tells the next keeper, if this one is killed, that the program may have begun. */
+		argv[PROXY_ARG_STATE] = PROXY_RUNS;
+		execv("/proc/self/exe", argv);
+		_exit(UNKNOWN);
+	}
+	start(argv);
+	drop_streams();
+	follow(argv);
+}
