@@ -76,10 +76,15 @@ func command() *cobra.Command {
 			if len(args) == 1 {
 				sources.File = args[0]
 			}
-			if _, err := loadChecked(sources); err != nil {
+			cfg, err := loadChecked(sources)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
+			text := "the configuration is good"
+			for _, warning := range check.Warnings(cfg.Config) {
+				text += "\nwarning: " + warning
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
 			return err
 		},
 	}, &cobra.Command{

@@ -98,13 +98,17 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),
 			Sysctls: defaults.Sysctls, IgnoreDeclaredVolumes: cfg.Image.DeclaredVolumes == config.DeclaredVolumesIgnore}
 		if r.Type == config.RuntimeOCI {
-			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
+			h.RuntimePath, h.RuntimeRoot, h.SandboxContainer = r.Path, r.Root, r.SandboxContainer
+			h.RuntimeFlags = r.Flags
+			h.LacksSandboxContainer = r.LacksSandboxContainer()
 			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none
 			// of it at all.
 			if awayFromStage {
 				h.Setup = keeper.SetupLibcontainer
 			}
 			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path)
+			// gVisor's gofers join no user namespace that is there already, though runsc says that it maps IDs.
+			h.UserNamespaces = h.UserNamespaces && !r.SandboxContainer
 		}
 		out[name] = h
 	}
@@ -112,7 +116,7 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 }
 
 // warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler,
-// or for the limits of logs.
+// or for the limits of logs, and that a handler of runsc lacks what it needs.
 func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, cfg *config.Config, log *slog.Logger) {
 	limits := cfg.Log.Limits()
 	if (limits.MaxSize > 0 || limits.Rate > 0) && !slices.Contains(info.Features, keeper.FeatureLogLimits) {
@@ -120,6 +124,13 @@ func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, cfg *confi
 			"log.rate); reload it", "keeper_version", info.Version)
 	}
 	for name, h := range known {
+		if (h.SandboxContainer || len(h.RuntimeFlags) > 0) && !slices.Contains(info.Features, keeper.FeatureSandbox) {
+			log.Error("containers of this runtime handler will be refused: the keeper that runs is too old for its "+
+				"flags and sandbox_container; reload it", "handler", name, "keeper_version", info.Version)
+		}
+		if h.LacksSandboxContainer {
+			log.Error("pods of this runtime handler will be refused: runsc needs sandbox_container = true", "handler", name)
+		}
 		if h.Setup == keeper.SetupLibcontainer && !slices.Contains(info.Features, keeper.FeatureSetup) {
 			log.Error(
 				"containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",

@@ -286,6 +286,8 @@ type Runtime struct {
 	Type                         string   `toml:"type"`
 	Path                         string   `toml:"path"`
 	Root                         string   `toml:"root"`
+	Flags                        []string `toml:"flags"`
+	SandboxContainer             bool     `toml:"sandbox_container"`
 	Setup                        string   `toml:"setup"` // empty, with RuntimeBuiltin: SetupStage
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
 	PrivilegedAllDevicesAllowed  bool     `toml:"privileged_without_host_devices_all_devices_allowed"`
@@ -300,6 +302,19 @@ type Runtime struct {
 	ShmSize                      string   `toml:"shm_size"` // empty: Config.ShmSize
 	CgroupWritable               bool     `toml:"cgroup_writable"`
 	DiskQuota                    string   `toml:"disk_quota"`
+}
+
+// LacksSandboxContainer tells whether this is gVisor's runsc without SandboxContainer. It cannot run the containers of
+// a pod then.
+func (r *Runtime) LacksSandboxContainer() bool {
+	if r.Type != RuntimeOCI || r.SandboxContainer {
+		return false
+	}
+	path := r.Path
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	return filepath.Base(path) == "runsc" || filepath.Base(r.Path) == "runsc"
 }
 
 // DiskQuotaBytes is the limit of a container's writable layer of a valid configuration; 0: none.
@@ -385,9 +400,9 @@ func Default() *Config {
 		},
 		Runtimes: map[string]Runtime{
 			"berth": {
-				Type: RuntimeBuiltin, Annotations: []string{}, AllowedAnnotations: []string{}, Capabilities: []string{},
-				Ulimits: []string{}, DefaultSysctls: []string{}, DefaultEnv: []string{}, DefaultMounts: []string{},
-				DefaultDevices: []string{},
+				Type: RuntimeBuiltin, Flags: []string{}, Annotations: []string{}, AllowedAnnotations: []string{},
+				Capabilities: []string{}, Ulimits: []string{}, DefaultSysctls: []string{}, DefaultEnv: []string{},
+				DefaultMounts: []string{}, DefaultDevices: []string{},
 			},
 		},
 	}

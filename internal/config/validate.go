@@ -380,6 +380,12 @@ func (v *validation) runtimes(c *Config) {
 			if r.Root != "" {
 				v.fail(key+".root", "is for type oci")
 			}
+			if len(r.Flags) > 0 {
+				v.fail(key+".flags", "is for type oci")
+			}
+			if r.SandboxContainer {
+				v.fail(key+".sandbox_container", "is for type oci")
+			}
 			if r.Setup != "" {
 				v.oneOf(key+".setup", r.Setup, SetupStage, SetupLibcontainer)
 			}
@@ -389,6 +395,7 @@ func (v *validation) runtimes(c *Config) {
 			}
 			v.absolute(key+".path", r.Path)
 			v.optional(key+".root", r.Root)
+			v.flags(key+".flags", r.Flags)
 		default:
 			v.oneOf(key+".type", r.Type, RuntimeBuiltin, RuntimeOCI)
 		}
@@ -413,6 +420,27 @@ func (v *validation) runtimes(c *Config) {
 			if !capability.MatchString(name) {
 				v.fail(key+".capabilities", "%q is not the name of a capability", name)
 			}
+		}
+	}
+}
+
+// maxFlags is how many flags of a runtime a handler may name: the keeper passes them on in a list of a fixed size.
+const maxFlags = 32
+
+// ownFlags are those that the keeper sets.
+var ownFlags = []string{"root", "log", "log-format", "systemd-cgroup"}
+
+func (v *validation) flags(key string, flags []string) {
+	if len(flags) > maxFlags {
+		v.fail(key, "%d flags, and %d are possible", len(flags), maxFlags)
+	}
+	for _, flag := range flags {
+		name, _, _ := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+		switch {
+		case !strings.HasPrefix(flag, "-") || name == "" || strings.ContainsRune(flag, 0):
+			v.fail(key, "%q is no flag: write --name=value", flag)
+		case slices.Contains(ownFlags, name):
+			v.fail(key, "%q is set by berthd", flag)
 		}
 	}
 }

@@ -107,7 +107,9 @@ func checkConfiguration(ctx context.Context, cfg Config) Finding {
 	}
 	out, err := check.CombinedOutput()
 	var ended *exec.ExitError
-	switch {
+	switch _, warnings, warned := strings.Cut(string(out), "\nwarning: "); {
+	case err == nil && warned:
+		return poor(strings.TrimSpace(warnings), "Mend it, and then: systemctl reload berthd")
 	case err == nil:
 		return good(strings.TrimSpace(string(out)))
 	case errors.Is(err, os.ErrPermission):

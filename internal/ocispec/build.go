@@ -136,6 +136,9 @@ func (b *builder) namespaces() error {
 	case model.NamespaceContainer:
 		join(specs.PIDNamespace, Fresh)
 	case model.NamespacePod, model.NamespaceTarget, "":
+		if b.in.Handler.InSandbox && options.PID != model.NamespaceTarget {
+			break // none: the containers have that of the sandbox, whose first process is the pod's init
+		}
 		if n.PID == "" {
 			return invalid("namespaces: mode %q of PID needs the path of a namespace", options.PID)
 		}

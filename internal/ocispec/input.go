@@ -95,6 +95,9 @@ type Handler struct {
 	// Annotations are names and patterns of annotations of the pod and the container that go into the spec, as
 	// annotation.Passed has them. The container's win.
 	Annotations []string
+	// InSandbox: the OCI runtime runs the container in the pod's sandbox. Namespaces.PID is not used then: containers that
+	// share their pod's have that of the sandbox.
+	InSandbox bool
 }
 
 // Output is a spec and what else came out of making it.

@@ -2,6 +2,9 @@ package ocispec
 
 import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/annotation"
+	"berth/internal/model"
 )
 
 // ReaperInput is what the spec of a pod's init is made of: the process that holds the pod's PID namespace and reaps.
@@ -12,6 +15,10 @@ type ReaperInput struct {
 	CgroupsPath string
 	Label       Label
 	Host        *Host // nil: Detect's
+	// Sandbox is the pod, if the reaper is its sandbox container; nil: it is not. The runtime is told those of the pod's
+	// annotations that Annotations let through, as with Handler.Annotations.
+	Sandbox     *model.SandboxConfig
+	Annotations []string
 }
 
 // reaperUser is the user ID of nobody in the images of Kubernetes. The reaper needs none of any user's rights.
@@ -73,6 +80,19 @@ func Reaper(in ReaperInput) (*specs.Spec, error) {
 		if n.path != "" {
 			spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: n.kind, Path: n.path})
 		}
+	}
+	if pod := in.Sandbox; pod != nil {
+		spec.Hostname = pod.Hostname
+		for key, value := range pod.Annotations {
+			if passed, _ := annotation.Passed(in.Annotations, key); passed {
+				spec.Annotations[key] = value
+			}
+		}
+		spec.Annotations[annotationSandboxName] = pod.Metadata.Name
+		spec.Annotations[annotationSandboxNamespace] = pod.Metadata.Namespace
+		spec.Annotations[annotationSandboxUID] = pod.Metadata.UID
+		// A handler's list cannot change these.
+		spec.Annotations[annotationType], spec.Annotations[annotationSandboxID] = "sandbox", in.SandboxID
 	}
 	return spec, nil
 }

@@ -384,6 +384,8 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 	if pod.Config.OwnIPC() {
 		shm = m.dirs.Shm(pod)
 	}
+	handler := cr.handler.Spec
+	handler.InSandbox = pod.SandboxContainer
 	return &ocispec.Input{
 		SandboxID:   pod.ID,
 		ContainerID: cr.id,
@@ -403,7 +405,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		ImageMounts: cr.images,
 		Edits:       cr.edits,
 		Label:       cr.rec.Label,
-		Handler:     cr.handler.Spec,
+		Handler:     handler,
 	}, nil
 }
 
@@ -502,6 +504,10 @@ func (cr *creation) pidNamespace(cfg *model.ContainerConfig) (string, error) {
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
+		if cr.pod.SandboxContainer {
+			return "", model.FieldContainerPIDTarget.Wrong(fmt.Errorf("the pod's containers are in a sandbox of %s, which has "+
+				"no PID namespace of one container for another: %w", cr.handler.RuntimePath, errdefs.ErrFailedPrecondition))
+		}
 		pid, err := cr.m.pidTarget(cr.pod.ID, options.TargetID)
 		if err != nil {
 			return "", err

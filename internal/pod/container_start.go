@@ -191,12 +191,16 @@ func (st *start) request() *keeper.RunRequest {
 		Spec:          st.spec,
 		RuntimePath:   st.handler.RuntimePath,
 		RuntimeRoot:   st.handler.RuntimeRoot,
+		RuntimeFlags:  st.handler.RuntimeFlags,
 		SystemdCgroup: st.m.cfg.SystemdCgroup,
 		LogPath:       r.LogPath,
 		LogLimits:     r.LogLimits,
 		Stdin:         r.Config.Stdin,
 		StdinOnce:     r.Config.StdinOnce,
 		CRIU:          st.settings.CRIU,
+	}
+	if st.pod.SandboxContainer {
+		request.Sandbox = st.pod.ID
 	}
 	if r.Restored != nil {
 		request.Restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)

@@ -90,8 +90,12 @@ type Images interface {
 type Handler struct {
 	Name string
 	// RuntimePath is an OCI runtime binary; empty: the keeper's own engines, of which Setup chooses one.
-	RuntimePath string
-	RuntimeRoot string
+	RuntimePath  string
+	RuntimeRoot  string
+	RuntimeFlags []string // come before each command of the binary
+	// SandboxContainer: the runtime runs the containers of a pod in a sandbox, which the pod's init makes.
+	// LacksSandboxContainer: the runtime needs that, and the configuration does not say it.
+	SandboxContainer, LacksSandboxContainer bool
 	// Setup is what sets its containers up, where RuntimePath is empty, and the init of its pods.
 	Setup keeper.SetupChoice
 	Spec  ocispec.Handler
@@ -190,7 +194,12 @@ func (s *Settings) handler(name string) (Handler, error) {
 
 // parts is what the handler says of the parts of its pods.
 func (h *Handler) parts() parts.Handler {
-	return parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}
+	out := parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}
+	if h.SandboxContainer {
+		out.Sandbox = &parts.Sandbox{RuntimePath: h.RuntimePath, RuntimeRoot: h.RuntimeRoot, RuntimeFlags: h.RuntimeFlags,
+			Annotations: h.Spec.Annotations}
+	}
+	return out
 }
 
 // Host is what the kernel does for pods and containers. What is nil is this node's own.

@@ -20,7 +20,8 @@ import (
 // connection is ended then, as containerd does: some clients wait for that, and never end their side themselves.
 const lastWords = time.Second
 
-// PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
+// PortForward joins conn to a TCP port of a pod's loopback address until one side ends it. A pod with a sandbox
+// container is reached at its own address: a program that listens on the loopback only is not.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
 	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
@@ -35,11 +36,16 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	if port < 1 || port > 65535 {
 		return fmt.Errorf("forward port %d: %w", port, errdefs.ErrInvalidArgument)
 	}
-	var path string
-	if !r.NodeNetwork() {
-		path = m.dirs.Namespaces(s.ID()).Path(namespace.Network)
+	var target *net.TCPConn
+	switch {
+	case r.SandboxContainer && len(r.IPs) > 0:
+		// The sandbox has a network of its own, which no socket of the kernel's is in.
+		target, err = dialAddresses(ctx, r.IPs, uint16(port))
+	case r.NodeNetwork():
+		target, err = dialLoopback(ctx, "", uint16(port))
+	default:
+		target, err = dialLoopback(ctx, m.dirs.Namespaces(s.ID()).Path(namespace.Network), uint16(port))
 	}
-	target, err := dialLoopback(ctx, path, uint16(port))
 	if err != nil {
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.ID()), err,
 			errdefs.ErrUnavailable)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,20 @@ func dialLoopback(ctx context.Context, path string, port uint16) (*net.TCPConn, 
 			return conn, nil
 		}
 		errs = append(errs, fmt.Errorf("connect to %s: %w", at, err))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// dialAddresses connects to a TCP port of one of a pod's addresses, from the node.
+func dialAddresses(ctx context.Context, addresses []string, port uint16) (*net.TCPConn, error) {
+	var errs []error
+	dialer := net.Dialer{Timeout: dialTimeout}
+	for _, address := range addresses {
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(int(port))))
+		if err == nil {
+			return conn.(*net.TCPConn), nil
+		}
+		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
 }

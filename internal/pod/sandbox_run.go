@@ -35,6 +35,10 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err != nil {
 		return "", err
 	}
+	if h.LacksSandboxContainer {
+		return "", fmt.Errorf("runtime handler %q: %s runs the containers of a pod in a sandbox, and the handler needs "+
+			"sandbox_container = true in the configuration of berthd: %w", h.Name, h.RuntimePath, errdefs.ErrFailedPrecondition)
+	}
 	if err := checkUserNamespace(cfg, &h); err != nil {
 		return "", err
 	}
@@ -62,6 +66,8 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		DefaultHandler: settings.Default,
 		Phase:          record.SandboxCreating,
 		Restoring:      restoring,
+
+		SandboxContainer: h.SandboxContainer,
 	}
 	if err := m.cgroups.Place(&r); err != nil {
 		return "", err

@@ -31,13 +31,14 @@ type Program struct {
 	tags      string
 }
 
-// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd and runc, whose
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd, runc and gVisor, whose
 // dependencies would change Kubernetes'.
 const (
 	own     = "test/kubelet/build"
 	coreDNS = "test/cluster/coredns"
 	peer    = "test/cluster/containerd"
 	runc    = "test/cluster/runc"
+	gvisor  = "test/life/gvisor"
 )
 
 // The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
@@ -67,6 +68,8 @@ var (
 	}
 	// Runc is for that containerd, in place of the system's. It is linked with libseccomp.
 	Runc = Program{name: "runc", pkg: "github.com/opencontainers/runc", module: runc, tags: "seccomp"}
+	// Runsc is gVisor's runtime.
+	Runsc = Program{name: "runsc", pkg: "gvisor.dev/gvisor/runsc", module: gvisor, static: true}
 	// Tests are the specs of a cluster.
 	Tests = Program{name: "e2e.test", pkg: "k8s.io/kubernetes/test/e2e", test: true}
 )

@@ -62,6 +62,15 @@ func TestDoctorAsksTheDaemonThatRuns(t *testing.T) {
 		!strings.Contains(f.Advice, "systemctl reload berthd") {
 		t.Errorf("with a handler whose program is not there: %+v", f)
 	}
+	runsc := filepath.Join(t.TempDir(), "runsc")
+	if err := os.WriteFile(runsc, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	configure(t, n, "[runtimes.gvisor]\ntype = \"oci\"\npath = \""+runsc+"\"\n")
+	if f := examine(t, n)["configuration"]; f.Level != "poor" ||
+		!strings.Contains(f.Detail, "runtimes.gvisor.sandbox_container") {
+		t.Errorf("with gVisor's runsc and no sandbox container: %+v", f)
+	}
 	configure(t, n, "")
 	resume := hold(t, keeperPID(t, n))
 	if f := examine(t, n)["daemon"]; f.Level != "bad" || !strings.Contains(f.Detail, "keeper does not answer") {

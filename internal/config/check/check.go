@@ -31,6 +31,18 @@ import (
 	"berth/internal/ocispec"
 )
 
+// Warnings say what of a configuration does not keep berthd from its work, and cannot work as it is.
+func Warnings(c *config.Config) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(c.Runtimes)) {
+		if r := c.Runtimes[name]; r.LacksSandboxContainer() {
+			out = append(out, fmt.Sprintf("runtimes.%s.sandbox_container: %s is gVisor's runsc, which needs true: pods of "+
+				"this handler are refused", name, r.Path))
+		}
+	}
+	return out
+}
+
 // Node says what cannot work on this node: programs and files that are named and not there, and files that cannot be
 // used. The error joins a *config.KeyError for each. Node changes nothing, opens no socket and asks nobody.
 func Node(c *config.Config) error {

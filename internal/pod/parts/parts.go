@@ -4,9 +4,12 @@ package parts
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"github.com/containerd/errdefs"
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
@@ -43,6 +46,15 @@ type Handler struct {
 	Setup   keeper.SetupChoice // what sets the init up
 	Sysctls map[string]string  // those of pods that ask for no other value
 	ShmSize uint64             // of /dev/shm, in bytes; 0: ocispec.DefaultShmSize
+	// Sandbox is the runtime of the init of a pod with a sandbox container (record.Sandbox.SandboxContainer); nil: none.
+	Sandbox *Sandbox
+}
+
+// Sandbox is an OCI runtime that makes a sandbox with the first container of a pod.
+type Sandbox struct {
+	RuntimePath, RuntimeRoot string
+	RuntimeFlags             []string
+	Annotations              []string // of the pod, that the runtime is told
 }
 
 // Origin is what there is of a pod before its parts are made.
@@ -189,10 +201,11 @@ func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) err
 	return p.Network.Teardown(ctx, p.networkPod(&r))
 }
 
-// startInit gives a pod whose containers share a PID namespace the init that such a namespace needs.
+// startInit gives a pod whose containers share a PID namespace the init that such a namespace needs. The init of a pod
+// with a sandbox container is that container: it makes the sandbox.
 func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler Handler) error {
 	r := s.Record()
-	if r.Config.Security.Namespaces.PID != model.NamespacePod {
+	if !r.HasInit() {
 		return nil
 	}
 	root := p.Dirs.InitRoot(s.ID())
@@ -208,25 +221,35 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 	if err := r.Label.Apply(root, false); err != nil {
 		return err
 	}
-	spec, err := ocispec.Reaper(ocispec.ReaperInput{
+	input := ocispec.ReaperInput{
 		SandboxID:   s.ID(),
 		Rootfs:      root,
 		Namespaces:  p.Dirs.NamespacePaths(&r),
 		CgroupsPath: p.Cgroups.Path(r.CgroupParent, s.ID()),
 		Label:       r.Label,
-	})
-	if err != nil {
-		return err
 	}
-	result, err := p.Keeper.Run(ctx, &keeper.RunRequest{
+	request := &keeper.RunRequest{
 		ID:            s.ID(),
 		PodID:         s.ID(),
 		Name:          "init",
-		Spec:          spec,
 		SystemdCgroup: p.Systemd,
 		Setup:         handler.Setup,
 		Reaper:        true,
-	})
+	}
+	if r.SandboxContainer {
+		if handler.Sandbox == nil {
+			return fmt.Errorf("the pod has a sandbox container, and its runtime handler has none any more: %w",
+				errdefs.ErrFailedPrecondition)
+		}
+		input.Sandbox, input.Annotations = r.Config, handler.Sandbox.Annotations
+		request.RuntimePath, request.RuntimeRoot = handler.Sandbox.RuntimePath, handler.Sandbox.RuntimeRoot
+		request.RuntimeFlags, request.Setup = handler.Sandbox.RuntimeFlags, ""
+	}
+	var err error
+	if request.Spec, err = ocispec.Reaper(input); err != nil {
+		return err
+	}
+	result, err := p.Keeper.Run(ctx, request)
 	err = p.Dirs.Barred(&r, err)
 	if err != nil {
 		return err
@@ -235,12 +258,15 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 	if err != nil {
 		return err
 	}
+	if r.Config.Security.Namespaces.PID != model.NamespacePod {
+		return nil
+	}
 	return p.Dirs.Namespaces(s.ID()).PinProcess(namespace.PID, result.PID)
 }
 
 // StopInit ends a pod's init, where it has one. It is idempotent.
 func (p *Maker) StopInit(ctx context.Context, s *record.SandboxEntry) error {
-	if s.Record().Config.Security.Namespaces.PID != model.NamespacePod {
+	if !new(s.Record()).HasInit() {
 		return nil
 	}
 	if err := p.Keeper.Delete(ctx, s.ID()); err != nil {

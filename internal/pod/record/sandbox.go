@@ -35,6 +35,10 @@ type Sandbox struct {
 	// earlier version of Berth has made.
 	SharedTmpfs bool `json:"sharedTmpfs,omitempty"`
 
+	// SandboxContainer says that the pod's init has made a sandbox, by the OCI runtime of the handler, in which the pod's
+	// containers are.
+	SandboxContainer bool `json:"sandboxContainer,omitempty"`
+
 	IPs       []string        `json:"ips,omitempty"`
 	Interface string          `json:"interface,omitempty"`
 	Network   json.RawMessage `json:"network,omitempty"` // a CNI result
@@ -52,6 +56,11 @@ type Sandbox struct {
 // NodeNetwork tells whether a pod lives in the node's network.
 func (r *Sandbox) NodeNetwork() bool {
 	return r.Config.NodeNetwork()
+}
+
+// HasInit tells whether the pod has an init process.
+func (r *Sandbox) HasInit() bool {
+	return r.SandboxContainer || r.Config.Security.Namespaces.PID == model.NamespacePod
 }
 
 // Sandboxes is the table of all pods, and SandboxEntry is one pod in it.

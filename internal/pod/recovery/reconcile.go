@@ -476,7 +476,7 @@ func (rc *Recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, stat
 		rc.attempt(ctx, what, podID(s.ID()), finish)
 	case record.SandboxReady:
 		lost := rc.Dirs.LostNamespace(new(s.Record()))
-		if r.Config.Security.Namespaces.PID == model.NamespacePod && !watch.InitLives(status) {
+		if r.HasInit() && !watch.InitLives(status) {
 			lost = watch.LostInit
 		}
 		if lost != "" {

@@ -80,7 +80,7 @@ func (w *Watcher) CheckParts(ctx context.Context, s *index.Sandbox) error {
 		return nil
 	}
 	lost := w.Dirs.LostNamespace(new(s.Record()))
-	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
+	if lost == "" && r.HasInit() {
 		statuses, err := Statuses(ctx, w.Keeper)
 		if err != nil {
 			return err
