@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -468,6 +469,10 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 		t.set(from+"."+key, "runtimes\x00"+name+"\x00"+twin, value)
 	}
 	switch kind := text(settings["runtime_type"]); {
+	case kind == runscShim:
+		if !t.runsc(from, options, set) {
+			return
+		}
 	case kind != "" && kind != "io.containerd.runc.v2":
 		t.left(from+".runtime_type", "%s: Berth speaks to no shims, and pods of this handler are refused. A runtime that is "+
 			"called as runc is can be one of type \"oci\"", kind)
@@ -527,7 +532,59 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 			}
 		}
 	}
-	t.shimOptions(from+".options.", options)
+	if text(settings["runtime_type"]) != runscShim {
+		t.shimOptions(from+".options.", options)
+	}
+}
+
+// runscShim is gVisor's shim for containerd.
+const runscShim = "io.containerd.runsc.v1"
+
+// runsc translates a handler of gVisor's shim. It is false where there is no runsc. The shim reads a file of its own,
+// which names runsc's binary, its root and its flags.
+func (t *containerdConfig) runsc(from string, options map[string]any, set func(key, twin string, value any)) bool {
+	var shim struct {
+		BinaryName string         `toml:"binary_name"`
+		Root       string         `toml:"root"`
+		Flags      map[string]any `toml:"runsc_config"`
+	}
+	path := text(options["ConfigPath"])
+	if path != "" {
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = toml.Unmarshal(data, &shim)
+		}
+		if err != nil {
+			t.left(from+".options.ConfigPath", "its runsc_config is not translated: %v", err)
+		}
+	}
+	file, err := exec.LookPath(cmp.Or(shim.BinaryName, "runsc"))
+	if err == nil {
+		file, err = filepath.Abs(file)
+	}
+	if err != nil {
+		t.left(from+".runtime_type", "the handler is left out: %v", err)
+		return false
+	}
+	set("runtime_type", "type", "oci")
+	set("runtime_type", "path", file)
+	set("runtime_type", "sandbox_container", true)
+	if shim.Root != "" {
+		set("options.ConfigPath", "root", shim.Root)
+	}
+	var flags []string
+	for _, name := range keys(shim.Flags) {
+		switch name {
+		case "root", "log", "log-format", "systemd-cgroup":
+			t.note(from+".options.ConfigPath", Needless, name+" of runsc_config is set by berthd")
+		default:
+			flags = append(flags, fmt.Sprintf("--%s=%v", name, shim.Flags[name]))
+		}
+	}
+	if len(flags) > 0 {
+		set("options.ConfigPath", "flags", flags)
+	}
+	return true
 }
 
 // shimOptions says what becomes of the other options of containerd's shim for runc.

@@ -173,6 +173,40 @@ SystemdCgroup = true
 	}
 }
 
+// A handler of gVisor's shim becomes one that calls runsc, with the flags of the shim's own file.
+func TestAHandlerOfGVisorsShimIsTranslated(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "runsc")
+	write(t, dir, map[string]string{"runsc": "#!/bin/sh\n", "runsc.toml": "binary_name = \"" + binary + "\"\n" +
+		"root = \"/run/runsc\"\nlog_level = \"debug\"\n[runsc_config]\nplatform = \"systrap\"\nsystemd-cgroup = \"true\"\n"})
+	handler := func(config string) string {
+		return "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvisor]\n" +
+			"runtime_type = \"io.containerd.runsc.v1\"\n" +
+			"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.gvisor.options]\n" +
+			"TypeUrl = \"io.containerd.runsc.v1.options\"\nConfigPath = \"" + config + "\"\n"
+	}
+	plan, c := translated(t, map[string]string{"config.toml": handler(filepath.Join(dir, "runsc.toml"))})
+	h, ok := c.Runtimes["gvisor"]
+	if !ok || h.Type != config.RuntimeOCI || h.Path != binary || !h.SandboxContainer || h.Root != "/run/runsc" ||
+		len(h.Flags) != 1 || h.Flags[0] != "--platform=systrap" {
+		t.Errorf("%+v\n%s", h, plan.Files[0].Data)
+	}
+	if n, ok := fate(plan, "gvisor.options.ConfigPath"); !ok || n.Fate == Left {
+		t.Errorf("%+v", n)
+	}
+	// Without runsc there is no handler, and without the file no flag.
+	t.Setenv("PATH", t.TempDir())
+	plan, c = translated(t, map[string]string{"config.toml": handler("/no/such")})
+	if _, there := c.Runtimes["gvisor"]; there {
+		t.Error("a handler without a binary is there")
+	}
+	for _, key := range []string{"gvisor.runtime_type", "gvisor.options.ConfigPath"} {
+		if n, ok := fate(plan, key); !ok || n.Fate != Left {
+			t.Errorf("%s is %q (%s)", key, n.Fate, n.Text)
+		}
+	}
+}
+
 const version2 = `
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]

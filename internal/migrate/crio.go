@@ -321,6 +321,9 @@ func (t *crioConfig) handler(from, name string, settings map[string]any) {
 		}
 		set("runtime_path", "type", "oci")
 		set("runtime_path", "path", path)
+		if filepath.Base(path) == "runsc" {
+			set("runtime_path", "sandbox_container", true)
+		}
 		if root := text(settings["runtime_root"]); root != "" {
 			set("runtime_root", "root", root)
 		}

@@ -12,7 +12,7 @@ func TestCRIOsConfigurationAndRegistriesAreTranslated(t *testing.T) {
 	dir := t.TempDir()
 	crun := filepath.Join(dir, "crun")
 	write(t, dir, map[string]string{
-		"crun": "#!/bin/sh\n",
+		"crun": "#!/bin/sh\n", "runsc": "#!/bin/sh\n",
 		"crio.conf": `
 [crio]
 root = "` + dir + `/store"
@@ -46,6 +46,8 @@ runtime_path = "` + crun + `"
 runtime_root = "/run/crun"
 allowed_annotations = ["example.com/x"]
 monitor_path = "/usr/bin/conmon"
+[crio.runtime.runtimes.gvisor]
+runtime_path = "` + filepath.Join(filepath.Dir(crun), "runsc") + `"
 [crio.runtime.runtimes.kata]
 runtime_type = "vm"
 `,
@@ -79,6 +81,8 @@ location = "other.example"
 	for what, ok := range map[string]bool{
 		"handler": c.DefaultRuntime == "crun" && c.Runtimes["crun"].Type == config.RuntimeOCI &&
 			c.Runtimes["crun"].Path == crun && c.Runtimes["crun"].Root == "/run/crun",
+		"gVisor": c.Runtimes["gvisor"].Type == config.RuntimeOCI && c.Runtimes["gvisor"].SandboxContainer &&
+			!c.Runtimes["crun"].SandboxContainer,
 		"NRI":                c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins",
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
 		"driver":             c.CgroupDriver == "cgroupfs",
