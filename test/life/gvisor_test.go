@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/model"
 	programs "berth/test/kubernetes"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -369,7 +370,7 @@ func TestGVisorPodsOutliveKeeperAndBerthd(t *testing.T) {
 	}
 	lives("after berthd was killed")
 	one.Stop(30)
-	if s := one.Status(); s.ExitCode != 9 || strings.Count(one.Stdout(), "asked") != 1 {
+	if s := one.Status(); !node.OrphanEnded(s, 9) || strings.Count(one.Stdout(), "asked") != 1 {
 		t.Errorf("stopped: %v", s)
 	}
 	// An end that neither sees.
@@ -385,7 +386,7 @@ func TestGVisorPodsOutliveKeeperAndBerthd(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if s := two.WaitExit(); s.ExitCode != 9 && s.Reason != "KeeperLost" {
+	if s := two.WaitExit(); !node.OrphanEnded(s, 9) && s.Reason != model.ReasonKeeperLost { // nobody held its pidfd
 		t.Errorf("ended meanwhile: %v", s)
 	}
 	if got := three.Sh("echo lives"); got != "lives" {
@@ -395,7 +396,7 @@ func TestGVisorPodsOutliveKeeperAndBerthd(t *testing.T) {
 	if err := syscall.Kill(proxyOf(t, three), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if s := three.WaitExit(); s.ExitCode != 137 {
+	if s := three.WaitExit(); !node.OrphanEnded(s, 137) {
 		t.Errorf("its proxy was killed: %v", s)
 	}
 	if got := p.Output("ps -ef"); strings.Contains(got, "sleep 3600") {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/test/kubernetes"
 	"berth/test/vm/wire"
 )
 
@@ -37,6 +38,46 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 	return results, err
 }
 
+// runWithRunsc is runPackages, with a runsc for the tests of gVisor.
+func (s *session) runWithRunsc(ctx context.Context, patterns []string) ([]*result, error) {
+	env, remove, err := s.shareRunsc(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	return s.runPackages(ctx, patterns, wire.Command{Env: env})
+}
+
+// shareRunsc builds gVisor's runsc on the host, where it takes a minute and not an hour, and copies it to where the
+// guest finds it with the variables env. remove removes the copy.
+func (s *session) shareRunsc(ctx context.Context) (env []string, remove func(), err error) {
+	built, err := kubernetes.Runsc.Build(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	name, err := filepath.Rel(filepath.Dir(filepath.Dir(built)), built)
+	if err != nil {
+		return nil, nil, err
+	}
+	shared := filepath.Join(s.tests, "cache")
+	remove = func() { os.RemoveAll(shared) }
+	target := filepath.Join(shared, "berth", "kubelet", name)
+	if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
+		err = command(ctx, "cp", built, target)
+	}
+	if err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return s.sharedCache(), remove, nil
+}
+
+// sharedCache are the variables with which the guest finds programs that were built on the host. Go keeps its own
+// cache.
+func (s *session) sharedCache() []string {
+	return []string{"XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"), "GOCACHE=" + s.gocache}
+}
+
 // shareKubernetes copies the programs of Kubernetes that the user's cache has to where the guest finds them with the
 // variables env. remove removes the copy.
 func (s *session) shareKubernetes(ctx context.Context) (env []string, remove func(), err error) {
@@ -54,6 +95,5 @@ func (s *session) shareKubernetes(ctx context.Context) (env []string, remove fun
 		remove()
 		return nil, nil, err
 	}
-	// Go, which is asked for the version of Kubernetes, keeps its own cache.
-	return []string{"XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"), "GOCACHE=" + s.gocache}, remove, nil
+	return s.sharedCache(), remove, nil
 }

@@ -74,8 +74,9 @@ func (b *Engine) startInSandbox(c runtime.Container, l *runtime.Launch, created 
 	res.PID = p.PID
 	registered = true // what Register fails with, it has closed or left to Unregister
 	if err := l.Register(res); err != nil {
-		l.Unregister()
-		_ = unix.Kill(p.PID, unix.SIGKILL)
+		if !l.Unregister() {
+			_ = unix.Kill(p.PID, unix.SIGKILL) // it is reaped as an orphan
+		}
 		return err
 	}
 	if err := p.Go(runtimeLimit); err != nil {
