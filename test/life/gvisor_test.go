@@ -357,6 +357,13 @@ func TestGVisorPodsOutliveKeeperAndBerthd(t *testing.T) {
 		}
 	}
 	lives("at first")
+	if err := syscall.Kill(keeperPID(t, n), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	lives("after an upgrade of the keeper in place")
+	if got := p.Output("echo new"); got != "new\n" {
+		t.Errorf("a container after the upgrade says %q", got)
+	}
 	one.WaitLog("line 1")
 	if err := n.KillKeeper(); err != nil {
 		t.Fatal(err)
