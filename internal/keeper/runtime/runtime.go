@@ -28,8 +28,8 @@ import (
 // Begun asks State whether the task has left "created". Exec is Exec and Start with Launch.Register between. Update,
 // Pause and Resume are the calls of these names, Destroy is Delete and Shutdown, and Abort is Destroy after a Kill.
 // Started.PID is what the keeper waits for and sends signals to: the engine gives a process of the host that ends with
-// the container's, and whose exit code is that of the container (a process of the keeper that waits for the shim's
-// Wait, say). What such an engine has to remember of a container goes into a field of its own in record.Container.
+// the container's, and whose exit code is that of the container (a proxy, as package oci has for containers in
+// sandboxes). What such an engine has to remember of a container goes into a field of its own in record.Container.
 type Runtime interface {
 	// Start sets a container up, calls Launch.Register, and lets the container's program begin. After an error, nothing
 	// of the container is left but what Register has taken. The error is a *Declined where the engine cannot make such

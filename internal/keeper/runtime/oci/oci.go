@@ -27,7 +27,6 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
-	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/timerslack"
@@ -532,7 +531,10 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 		return nil
 	}
 	err := b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
-	if err == nil || errdefs.IsFailedPrecondition(err) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil {
+		return b.sweep(c.ID())
+	}
+	if errdefs.IsFailedPrecondition(err) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	// A binary whose own record of the container is spoilt would refuse for ever.
@@ -545,10 +547,11 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 	if err := cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
 		return err
 	}
+	var left error
 	for _, path := range states {
-		err = errors.Join(err, os.RemoveAll(path))
+		left = errors.Join(left, os.RemoveAll(path))
 	}
-	return err
+	return left
 }
 
 // states are the files that the binary has of a container: a directory of its name, or files as runsc has them.
@@ -560,18 +563,36 @@ func (b *Engine) states(id string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		if name := e.Name(); name == id || strings.HasPrefix(name, id+"_sandbox:") {
+		if name := e.Name(); name == id || ofRunsc(name, id) {
 			out = append(out, filepath.Join(b.root, name))
 		}
 	}
 	return out
 }
 
+// ofRunsc tells whether a file is one that runsc has of a container: its state, its lock, and the socket of a sandbox.
+func ofRunsc(name, id string) bool {
+	return strings.HasPrefix(name, id+"_sandbox:") || name == "runsc-"+id+".sock"
+}
+
+// sweep removes what runsc has left of a container that is deleted: a call of it was killed before it had saved a
+// state.
+func (b *Engine) sweep(id string) (err error) {
+	for _, path := range b.states(id) {
+		if ofRunsc(filepath.Base(path), id) {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+	}
+	return err
+}
+
 // Abort kills and removes what there is of a container.
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
-	if b.sandbox && rec.PID > 1 && pidfd.Alive(rec.PID, rec.Start) { // the proxy, which WaitingBegan has stopped
-		_ = unix.Kill(rec.PID, unix.SIGKILL)
+	if b.sandbox || rec.Reaper {
+		if err := b.killCalls(c.ID()); err != nil {
+			return err
+		}
 	}
 	return errors.Join(
 		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
