@@ -1,6 +1,7 @@
 package unixsocket
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // maxPath is the room in sockaddr_un, without its final NUL.
@@ -51,13 +53,38 @@ func CheckStale(path string) error {
 	}
 	conn, err := net.DialTimeout("unix", path, 2*time.Second)
 	if err == nil {
-		conn.Close()
+		defer conn.Close()
+		if ofTheDead(conn.(*net.UnixConn)) {
+			return nil
+		}
 		return fmt.Errorf("somebody answers on %s already: %w", path, errdefs.ErrAlreadyExists)
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) {
 		return nil // its listener is gone
 	}
 	return fmt.Errorf("%s cannot be tried: %w", path, err) // a listener that does not accept lives too
+}
+
+// ofTheDead tells whether the process that listens at the other end has ended. A child that it forked as it was killed
+// has the socket until it executes its own program or is killed too, and the kernel lets clients connect as long.
+func ofTheDead(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred // who called listen
+	if err := raw.Control(func(fd uintptr) {
+		peer, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || peer == nil || peer.Pid <= 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	// The name before the state may hold anything. A zombie has yet to be reaped.
+	state := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return bytes.HasPrefix(state, []byte(" Z")) || bytes.HasPrefix(state, []byte(" X"))
 }
 
 // temporary is the name under which a socket gets its mode and owner before anybody can see it at its path.
