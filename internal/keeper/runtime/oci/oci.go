@@ -41,6 +41,8 @@ type Engine struct {
 	systemd  bool
 	flags    []string // that the node's configuration names
 	sandbox  bool     // the container is in a sandbox: see sandbox.go
+	// sandboxes is also set for the container that makes the sandbox: the binary keeps files as runsc does.
+	sandboxes bool
 }
 
 var _ runtime.Runtime = (*Engine)(nil)
@@ -48,7 +50,7 @@ var _ runtime.Runtime = (*Engine)(nil)
 // New returns the engine for the binary that a container's record names.
 func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engine {
 	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd,
-		flags: r.RuntimeFlags, sandbox: r.Sandbox != ""}
+		flags: r.RuntimeFlags, sandbox: r.Sandbox != "", sandboxes: r.Sandbox != "" || r.Reaper}
 }
 
 const (
@@ -526,11 +528,11 @@ func (b *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 }
 
 func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
-	states := b.states(c.ID())
-	if len(states) == 0 {
-		return nil
+	states, err := b.states(c.ID())
+	if err != nil || len(states) == 0 {
+		return err
 	}
-	err := b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
+	err = b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
 	if err == nil {
 		return b.sweep(c.ID())
 	}
@@ -554,12 +556,22 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 	return left
 }
 
-// states are the files that the binary has of a container: a directory of its name, or files as runsc has them.
-func (b *Engine) states(id string) []string {
-	// IDs have no special characters of patterns, but the root may.
+// states are the files that the binary has of a container: a directory of its name, or files as runsc has them, whose
+// names are only known from a list of those of all containers.
+func (b *Engine) states(id string) ([]string, error) {
+	path := filepath.Join(b.root, id)
+	if !b.sandboxes {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		return []string{path}, nil // what cannot be looked at is there: the binary says more
+	}
 	entries, err := os.ReadDir(b.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("look for what %s has of container %s: %w", b.path, id, err)
 	}
 	var out []string
 	for _, e := range entries {
@@ -567,7 +579,7 @@ func (b *Engine) states(id string) []string {
 			out = append(out, filepath.Join(b.root, name))
 		}
 	}
-	return out
+	return out, nil
 }
 
 // ofRunsc tells whether a file is one that runsc has of a container: its state, its lock, and the socket of a sandbox.
@@ -577,8 +589,12 @@ func ofRunsc(name, id string) bool {
 
 // sweep removes what runsc has left of a container that is deleted: a call of it was killed before it had saved a
 // state.
-func (b *Engine) sweep(id string) (err error) {
-	for _, path := range b.states(id) {
+func (b *Engine) sweep(id string) error {
+	if !b.sandboxes {
+		return nil
+	}
+	left, err := b.states(id)
+	for _, path := range left {
 		if ofRunsc(filepath.Base(path), id) {
 			err = errors.Join(err, os.RemoveAll(path))
 		}
@@ -589,7 +605,7 @@ func (b *Engine) sweep(id string) (err error) {
 // Abort kills and removes what there is of a container.
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
-	if b.sandbox || rec.Reaper {
+	if b.sandboxes {
 		if err := b.killCalls(c.ID()); err != nil {
 			return err
 		}
