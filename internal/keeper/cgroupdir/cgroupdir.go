@@ -63,11 +63,26 @@ func OfProcess(pid int) (map[string]string, error) {
 		if !ok {
 			continue
 		}
-		if mnt, err := cgroups.FindCgroupMountpoint("", name); err == nil {
-			paths[k] = filepath.Join(mnt, p)
+		mnt, root, err := cgroups.FindCgroupMountpointAndRoot("", name)
+		if err != nil {
+			continue
+		}
+		if dir, ok := below(mnt, root, p); ok {
+			paths[k] = dir
 		}
 	}
 	return paths, nil
+}
+
+// below is the directory of a cgroup in a hierarchy, of which the mount shows what is below root. In a container without
+// a cgroup namespace, as the privileged ones of cgroup v1 are, root is the container's own cgroup, while the files in
+// /proc have the paths from the hierarchy's root.
+func below(mount, root, cgroup string) (dir string, ok bool) {
+	rel, err := filepath.Rel(root, cgroup)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", false
+	}
+	return filepath.Join(mount, rel), true
 }
 
 // Members is the directory whose processes are the container's: the freezer's, else any. It is empty where the

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -219,11 +220,14 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 	if all && sandbox != "" {
 		return s.runtime.Signal(ctx, c, sig, true)
 	}
-	if !all {
-		if err := c.signal(ctx, sig); err != nil {
-			return err
-		}
-	} else if err := cgroupdir.SignalAll(paths, sig); err != nil {
+	if all {
+		err = cgroupdir.SignalAll(paths, sig)
+	}
+	// Somebody may have moved the init process out of the container's cgroups.
+	if !all || sig == unix.SIGKILL {
+		err = errors.Join(err, c.signal(ctx, sig))
+	}
+	if err != nil {
 		return err
 	}
 	if sig == unix.SIGKILL {
