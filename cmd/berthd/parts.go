@@ -264,6 +264,9 @@ func (d *parts) openPods(ctx context.Context) error {
 		return err
 	}
 	warnOfOldKeeper(info, known, d.cfg, d.log)
+	if ocispec.AppArmorOutOfReach() {
+		d.log.Warn("the kernel has AppArmor, but securityfs is not mounted; containers get no profile of their own")
+	}
 	if d.audit, err = audit.Open(d.cfg.Audit.File, d.log); err != nil {
 		return fmt.Errorf("audit.file: %w", err)
 	}

@@ -92,7 +92,9 @@ func checkModules(context.Context, Config) Finding {
 	if err != nil {
 		if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil &&
 			strings.HasPrefix(string(enabled), "Y") {
-			return good("AppArmor")
+			return poor("the kernel has AppArmor, but securityfs is not mounted, so containers get no profile of their own",
+				"Mount it, and start berthd again: mount -t securityfs securityfs /sys/kernel/security\n"+
+					"In a container leave it as it is: the profile of that container holds for all in it.")
 		}
 		return good("neither AppArmor nor SELinux is seen; containers that name no profile do not need them")
 	}

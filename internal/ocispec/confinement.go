@@ -18,10 +18,10 @@ import (
 )
 
 // LoadAppArmor loads the default AppArmor profile into the kernel under a name, for Handler.AppArmorDefault. It runs
-// apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor
-// it does nothing and says false.
+// apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor, and
+// where it is out of reach (AppArmorOutOfReach), it does nothing and says false.
 func LoadAppArmor(name string) (bool, error) {
-	if !appArmorEnabled() {
+	if !appArmorUsable() {
 		return false, nil
 	}
 	if err := apparmor.LoadDefaultProfile(name); err != nil {
@@ -52,6 +52,9 @@ func (b *builder) appArmor() error {
 		if name == "" {
 			return invalid("apparmor: type Localhost without a profile's name")
 		}
+		if !b.host.AppArmor && AppArmorOutOfReach() {
+			return unable("apparmor profile %q: %s is not there: mount securityfs at /sys/kernel/security", name, appArmorFiles)
+		}
 		if !b.host.AppArmor {
 			return unable("apparmor profile %q: this host has no AppArmor", name)
 		}
@@ -70,7 +73,7 @@ func (b *builder) appArmor() error {
 }
 
 func appArmorLoaded(name string) (bool, error) {
-	f, err := os.Open("/sys/kernel/security/apparmor/profiles")
+	f, err := os.Open(appArmorFiles + "/profiles")
 	if err != nil {
 		return false, err
 	}

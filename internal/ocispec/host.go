@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,7 +42,7 @@ type Host struct {
 var Detect = sync.OnceValues(detect)
 
 func detect() (*Host, error) {
-	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorEnabled(), LXCFS: "/var/lib/lxcfs"}
+	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorUsable(), LXCFS: "/var/lib/lxcfs"}
 	var err error
 	if h.Cgroups, err = cgroup.Host(); err != nil {
 		return nil, err
@@ -106,10 +107,25 @@ func hasEffective(c capability.Cap) (bool, error) {
 	return caps.Get(capability.EFFECTIVE, c), nil
 }
 
-func appArmorEnabled() bool {
+// appArmorUsable: the kernel has AppArmor, and this process can load profiles and see which are loaded.
+func appArmorUsable() bool { return appArmorInKernel() && appArmorSeen() }
+
+func appArmorInKernel() bool {
 	text, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	return err == nil && len(text) > 0 && text[0] == 'Y'
 }
+
+func appArmorSeen() bool {
+	_, err := os.Stat(appArmorFiles)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// appArmorFiles is where securityfs has AppArmor's files.
+const appArmorFiles = "/sys/kernel/security/apparmor"
+
+// AppArmorOutOfReach tells whether the kernel has AppArmor, but this process sees no securityfs with its files, as in a
+// container. Containers then have the profile that this process has, and none of their own.
+func AppArmorOutOfReach() bool { return appArmorInKernel() && !appArmorSeen() }
 
 // swapLimits: v1 has the file in every cgroup; v2 has it in every cgroup but the root, so a child is asked.
 func swapLimits(h *cgroup.Hierarchies) bool {
