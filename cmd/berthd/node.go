@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/coredump"
+	"berth/internal/firstbytes"
 	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	keeper "berth/internal/keeper/client"
@@ -106,7 +108,7 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			if awayFromStage {
 				h.Setup = keeper.SetupLibcontainer
 			}
-			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path)
+			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path, featuresWait)
 			// gVisor's gofers join no user namespace that is there already, though runsc says that it maps IDs.
 			h.UserNamespaces = h.UserNamespaces && !r.SandboxContainer
 		}
@@ -169,16 +171,27 @@ func compileSeccomp(ctx context.Context, k *keeper.Client, known map[string]pod.
 	}
 }
 
-// runtimeFeatures asks an OCI runtime what it can do. One that does not answer can do neither.
-func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+const (
+	// featuresWait is how long an OCI runtime may take to say what it can do.
+	featuresWait = 5 * time.Second
+	// maxFeatures is how many bytes it may say. runc says some 10 KiB.
+	maxFeatures = 1 << 20
+)
+
+// runtimeFeatures asks an OCI runtime what it can do. One that does not answer can do neither. It may be a script, and
+// what that has started may hold its output.
+func runtimeFeatures(path string, wait time.Duration) (userNamespaces, recursiveReadOnly bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "features").Output()
-	if err != nil {
+	out := firstbytes.Buffer{Left: maxFeatures}
+	cmd := exec.CommandContext(ctx, path, "features")
+	cmd.Stdout = &out
+	firstbytes.Group(cmd)
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return false, false
 	}
 	var f features.Features
-	if json.Unmarshal(out, &f) != nil {
+	if json.Unmarshal(out.Bytes(), &f) != nil {
 		return false, false
 	}
 	if f.Linux != nil && f.Linux.MountExtensions != nil {

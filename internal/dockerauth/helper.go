@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -57,10 +56,7 @@ func (f *File) run(ctx context.Context, name, host, verb, input string) ([]byte,
 	cmd := exec.CommandContext(limited, program(name), verb)
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = out
-	// A helper may be a script: what it has started ends with it, and holds nothing up.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	firstbytes.Group(cmd) // a helper may be a script
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

@@ -81,9 +81,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 	stdout, stderr := firstbytes.Buffer{Left: maxResult}, firstbytes.Buffer{Left: maxSaid}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // a child that outlives the plugin may hold its pipes
+	firstbytes.Group(cmd)
 	err := cmd.Run()
 	said := strings.TrimSpace(stderr.String())
 	if stdout.Over && ctx.Err() == nil {

@@ -24,6 +24,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/firstbytes"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
@@ -56,6 +57,8 @@ func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engin
 const (
 	consoleFile  = "console.sock"
 	runtimeLimit = 2 * time.Minute // of one call of the binary
+	helpLimit    = 5 * time.Second // of a call for what the binary says of itself
+	maxHelp      = 64 << 10        // bytes of it
 	// bundleVersion is the specification version in the bundles for OCI runtimes. Older runtimes refuse a newer 1.x,
 	// although they would only have to ignore unknown fields.
 	bundleVersion = "1.0.2"
@@ -87,11 +90,11 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 		return err
 	}
 	defer nothing.Close()
-	var out bytes.Buffer
+	out := firstbytes.Buffer{Left: 4096}
 	cmd.Stdin, cmd.Stdout = cmp.Or(streams.In, nothing), cmp.Or(streams.Out, nothing)
 	cmd.Stderr = cmp.Or(streams.Err, nothing)
 	if streams == (runtime.Stdio{}) {
-		cmd.Stderr = &limited{w: &out, n: 4096}
+		cmd.Stderr = &out
 		// A container's processes must not keep this call waiting through its standard error.
 		cmd.WaitDelay = time.Second
 	}
@@ -145,19 +148,6 @@ func environment() []string {
 		}
 	}
 	return env
-}
-
-// limited keeps the first n bytes.
-type limited struct {
-	w *bytes.Buffer
-	n int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := l.n - l.w.Len(); room > 0 {
-		l.w.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }
 
 // maxLog bounds what is read of a runtime's log, which repeats what a container's configuration and files say.
@@ -379,13 +369,16 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 func (b *Engine) cgroupFlag(sub map[string]string) string {
 	help, ok := execHelp.Load(b.path)
 	if !ok {
-		ctx, cancel := context.WithTimeout(context.Background(), runtimeLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), helpLimit)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, b.path, "exec", "--help").CombinedOutput()
-		if err != nil && len(out) == 0 {
+		out := firstbytes.Buffer{Left: maxHelp}
+		cmd := exec.CommandContext(ctx, b.path, "exec", "--help")
+		cmd.Stdout, cmd.Stderr = &out, &out
+		firstbytes.Group(cmd)
+		if err := cmd.Run(); ctx.Err() != nil || err != nil && len(out.Bytes()) == 0 {
 			return ""
 		}
-		help = string(out)
+		help = out.String()
 		execHelp.Store(b.path, help)
 	}
 	text := help.(string)
