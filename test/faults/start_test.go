@@ -2,7 +2,9 @@ package faults
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -79,4 +81,48 @@ func recordSays(dir, id, text string) error {
 		return nil
 	})
 	return err
+}
+
+// A call of an OCI runtime that a killed keeper has left ends with the start, which is made again. The old call went
+// on, and the runtime refused the new one: "container with given ID already exists". Seen to fail where only calls for
+// sandboxes ended.
+func TestTheCallOfAStartThatIsCutOffEnds(t *testing.T) {
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		t.Skip("runc is not installed")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "slow")
+	// The first call makes the container while the second one is about to.
+	script := fmt.Sprintf(`#!/bin/sh
+for arg; do
+	if [ "$arg" = create ]; then
+		if [ -e %[1]s/first ]; then sleep 3; else touch %[1]s/first; sleep 1.5; fi
+	fi
+done
+%[2]s "$@"
+`, dir, runc)
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{
+		Tables: fmt.Sprintf("[runtimes.slow]\ntype = \"oci\"\npath = %q\nroot = %q\n", path, filepath.Join(dir, "root")),
+	})
+	c := nodetest.RunPodHandler(t, n, "slow").Create(nodetest.Sh("echo ran"))
+	started := make(chan error, 1)
+	go func() { started <- c.TryStart() }()
+	nodetest.Eventually(t, 10*time.Second, "the runtime is called", func() error {
+		_, err := os.Stat(filepath.Join(dir, "first"))
+		return err
+	})
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	if s := c.WaitExit(); s.ExitCode != 0 || c.Stdout() != "ran\n" {
+		t.Errorf("it ended with %d, its log: %q", s.ExitCode, c.Stdout())
+	}
+	nothingLeft(t, n)
 }

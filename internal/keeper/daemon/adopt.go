@@ -40,9 +40,11 @@ type adoption struct {
 	// aborted are the containers whose start this keeper has undone. A process that was killed may live for a moment.
 	aborted map[string]record.Container
 
-	mu   sync.Mutex
-	lost []string // containers whose records are spoilt, until they are handed back or ended
-	over bool     // the time to hand containers back is over
+	mu sync.Mutex
+	// undos are the removals of containers in aborted that have not succeeded yet.
+	undos map[string]*undo
+	lost  []string // containers whose records are spoilt, until they are handed back or ended
+	over  bool     // the time to hand containers back is over
 }
 
 // inherit takes over the records that an earlier keeper has left in this directory.
@@ -53,6 +55,7 @@ func (a *adoption) inherit() error {
 		return err
 	}
 	a.lost = lost
+	defer a.awaitUndos()
 	for _, r := range records {
 		c := s.newContainer(*r)
 		if r.Prepared {
@@ -94,33 +97,6 @@ func (a *adoption) inherit() error {
 		s.escrow.store.Discard()
 	}
 	return nil
-}
-
-// abort removes a container whose start was cut off.
-func (a *adoption) abort(c *container) {
-	s := a.s
-	c.log.Info("start was cut off; container is removed")
-	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
-	defer cancel()
-	end := s.orphans.Begin()
-	defer end()
-	err := s.runtime.Abort(ctx, c)
-	if err != nil {
-		c.log.Error("remove container whose start was cut off", "error", err)
-	}
-	if a.aborted == nil {
-		a.aborted = map[string]record.Container{}
-	}
-	a.aborted[c.id] = c.record
-	if c.record.Reaper {
-		s.inits.removePodInit(&c.record)
-	}
-	if err != nil {
-		return // the record stays for the next keeper, which tries it again, or until the container is deleted
-	}
-	if err := s.table.Forget(c.id); err != nil {
-		c.log.Error("remove the container's record", "error", err)
-	}
 }
 
 // watchOrphan waits for a process that is not a child of this process, by its pidfd (which it takes over) or its PID.

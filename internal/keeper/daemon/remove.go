@@ -175,6 +175,11 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 
 // deleteUnknown removes everything that a crash may have left of a container that is not in the table.
 func (s *Server) deleteUnknown(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	if err := s.adoption.finish(ctx, id); err != nil {
+		return err
+	}
 	c := s.newContainer(record.Container{ID: id, State: protocol.StateExited})
 	if err := s.runtime.RemoveUnknown(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", id, err)

@@ -125,6 +125,10 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		c.dropFirst()
 		return nil, fmt.Errorf("start container %s: %w", req.Id, errHandback)
 	}
+	if err := s.adoption.isUndone(req.Id); err != nil {
+		c.dropFirst()
+		return nil, fmt.Errorf("start container %s: %w", req.Id, err)
+	}
 	old, err := s.containers.addNew(c)
 	if err != nil {
 		c.dropFirst()

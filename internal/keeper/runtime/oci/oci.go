@@ -28,6 +28,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/timerslack"
@@ -598,13 +599,44 @@ func (b *Engine) sweep(id string) error {
 // Abort kills and removes what there is of a container.
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
-	if b.sandboxes {
-		if err := b.killCalls(c.ID()); err != nil {
-			return err
-		}
+	if err := b.killCalls(c.ID()); err != nil {
+		return err
 	}
 	return errors.Join(
 		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
 		cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
 	)
+}
+
+// callsWait is how long killed calls of a binary may take to end.
+const callsWait = 5 * time.Second
+
+// killCalls kills the proxy of a container, and the calls of the binary for it that a keeper which was killed has left
+// under way: they could make the container or its sandbox, or start the program, when the container is forgotten or is
+// made again. All of them have a path in the container's bundle on their command line, as have the sandbox and the
+// gofer that they have made.
+func (b *Engine) killCalls(id string) error {
+	bundle := b.dir.Bundle(id)
+	// One that is found may have started another one before it is killed, and a killed one takes a moment to end.
+	for deadline := time.Now().Add(callsWait); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return err
+		}
+		killed := false
+		for _, e := range entries {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil || pid == os.Getpid() {
+				continue
+			}
+			line := procfs.CommandLine(pid) + "\x00"
+			if strings.Contains(line, bundle+"/") || strings.Contains(line, bundle+"\x00") {
+				killed = unix.Kill(pid, unix.SIGKILL) == nil || killed
+			}
+		}
+		if !killed {
+			return nil
+		}
+	}
+	return fmt.Errorf("calls of %s for container %s do not end: %w", b.path, id, errdefs.ErrUnavailable)
 }

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -17,7 +15,6 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/pidfd"
-	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/proxy"
 	"berth/internal/keeper/runtime"
 )
@@ -91,38 +88,6 @@ func (b *Engine) startInSandbox(c runtime.Container, l *runtime.Launch, created 
 		return fmt.Errorf("%s: %w", filepath.Base(b.path), err)
 	}
 	return nil
-}
-
-// callsWait is how long killed calls of a binary may take to end.
-const callsWait = 5 * time.Second
-
-// killCalls kills the proxy of a container, and the calls of the binary for it that a keeper which was killed has left
-// under way: they could make a sandbox, or start the program, when the container is forgotten. All of them have a path
-// in the container's bundle on their command line, as have the sandbox and the gofer that they have made.
-func (b *Engine) killCalls(id string) error {
-	bundle := b.dir.Bundle(id)
-	// One that is found may have started another one before it is killed, and a killed one takes a moment to end.
-	for deadline := time.Now().Add(callsWait); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		entries, err := os.ReadDir("/proc")
-		if err != nil {
-			return err
-		}
-		killed := false
-		for _, e := range entries {
-			pid, err := strconv.Atoi(e.Name())
-			if err != nil || pid == os.Getpid() {
-				continue
-			}
-			line := procfs.CommandLine(pid) + "\x00"
-			if strings.Contains(line, bundle+"/") || strings.Contains(line, bundle+"\x00") {
-				killed = unix.Kill(pid, unix.SIGKILL) == nil || killed
-			}
-		}
-		if !killed {
-			return nil
-		}
-	}
-	return fmt.Errorf("calls of %s for container %s do not end: %w", b.path, id, errdefs.ErrUnavailable)
 }
 
 // Signal runs kill.
