@@ -352,6 +352,35 @@ func TestABlobOfAnArtifactIsLoadedAsALayerIs(t *testing.T) {
 	f.wantNoRanges()
 }
 
+// TestABlobThatIsHereHasTheSizeThatItsManifestSays, as one that is loaded has: lists have the artifact's size by it, and
+// it is saved and pushed with it. Seen to fail where a blob that was here was taken whatever its size.
+func TestABlobThatIsHereHasTheSizeThatItsManifestSays(t *testing.T) {
+	f := newFixture(t)
+	file := rt.TitledFile("a", "some bytes")
+	f.pushArtifact("a:1", file)
+	f.pull("a:1")
+	for what, edit := range map[string]func(*ocispec.Manifest){
+		"a file":            func(m *ocispec.Manifest) { m.Layers[0].Size = 1 << 30 },
+		"the second of two": func(m *ocispec.Manifest) { m.Layers = append(m.Layers, m.Layers[0]); m.Layers[1].Size-- },
+		"the configuration": func(m *ocispec.Manifest) { m.Config.Size++ },
+	} {
+		m := rt.Artifact{Type: "application/x", Files: []rt.ArtifactFile{file}}.Manifest()
+		edit(&m)
+		raw, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.reg.PutManifest("lie", "1", m.MediaType, raw); err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.Pull(t.Context(), PullRequest{Ref: host + "lie:1"})
+		wantErr(t, err, errdefs.ErrFailedPrecondition, "the manifest says")
+		if t.Failed() {
+			t.Fatal(what)
+		}
+	}
+}
+
 // TestPullsOfOneArtifactAtOnce: they share its blobs, and one makes the tree of its files.
 func TestPullsOfOneArtifactAtOnce(t *testing.T) {
 	f := newFixture(t)

@@ -158,6 +158,10 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 			if layers[i] = l; err != nil {
 				return err
 			}
+			if src.Artifact != nil && l.Length != uint64(d.Size) { // another manifest has brought it here
+				return fmt.Errorf("blob %s has %d bytes, the manifest says %d: %w", d.Digest, l.Length, d.Size,
+					errdefs.ErrFailedPrecondition)
+			}
 			return sum.add(&l.layerRecord)
 		})
 	}
