@@ -331,6 +331,27 @@ func (c *container) drainAgain() {
 	c.drain()
 }
 
+// signalInSandbox has the OCI runtime send a signal to a container in a sandbox. A sandbox that does not answer to
+// SIGKILL is ended, with all containers that are in it: none of them could be ended otherwise, nor the pod.
+func (c *container) signalInSandbox(ctx context.Context, sandbox string, sig unix.Signal, all bool) error {
+	err := c.s.runtime.Signal(ctx, c, sig, all)
+	if err == nil || sig != unix.SIGKILL {
+		return err
+	}
+	maker, ferr := c.s.find(sandbox)
+	if ferr != nil {
+		return errors.Join(err, ferr)
+	}
+	if r := maker.Record(); !pidfd.Alive(r.PID, r.Start) {
+		return nil // the container ends with the sandbox
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	c.log.Error("the sandbox of a container does not answer: it is ended, with all of its containers", "error", err)
+	return maker.signal(ctx, sig)
+}
+
 // signal sends a signal to the init process. A proxy passes signals on to a container in a sandbox, but for those that
 // no process can catch.
 func (c *container) signal(ctx context.Context, sig unix.Signal) error {
@@ -338,7 +359,7 @@ func (c *container) signal(ctx context.Context, sig unix.Signal) error {
 	proc, sandbox := c.proc, c.record.Sandbox
 	c.mu.Unlock()
 	if sandbox != "" && (sig == unix.SIGKILL || sig == unix.SIGSTOP) {
-		return c.s.runtime.Signal(ctx, c, sig, false)
+		return c.signalInSandbox(ctx, sandbox, sig, false)
 	}
 	if proc == nil {
 		return nil

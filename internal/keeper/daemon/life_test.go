@@ -904,3 +904,37 @@ func TestADeletionUndoesAStartThatTheKeeperCouldNotUndo(t *testing.T) {
 	}
 	n.run(n.shell("c", "exec sleep 1000"))
 }
+
+// TestASandboxThatDoesNotAnswerToAKillIsEnded, with the containers in it, so that the pod can be removed. Seen to fail
+// where the error of the kill was all.
+func TestASandboxThatDoesNotAnswerToAKillIsEnded(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		n := start(t)
+		sandbox, c := n.shell("sandbox", "exec sleep 1000"), n.shell("c", "exec sleep 1000")
+		c.Sandbox, sandbox.RuntimePath, c.RuntimePath = "sandbox", "/bin/runsc", "/bin/runsc"
+		n.run(sandbox)
+		n.run(c)
+		n.engine.failAt("signal c", errors.New("it says no"))
+		if err := n.client.Signal(n.ctx(), "c", unix.SIGKILL, all); err == nil {
+			t.Error("it is killed")
+		}
+		if st := n.status("sandbox"); st.State != keeper.StateRunning {
+			t.Errorf("after an error of the runtime the sandbox is %s", st.State)
+		}
+		n.engine.failAt("signal c", fmt.Errorf("kill: it has not ended: %w", context.DeadlineExceeded))
+		if err := n.client.Signal(n.ctx(), "c", unix.SIGKILL, all); err != nil {
+			t.Error(err)
+		}
+		if st := n.ended("sandbox"); st.ExitCode != 128+int(unix.SIGKILL) {
+			t.Errorf("the sandbox has ended with %d", st.ExitCode)
+		}
+		n.engine.failAt("signal c", errors.New("nobody answers"))
+		if err := n.client.Signal(n.ctx(), "c", unix.SIGKILL, all); err != nil {
+			t.Errorf("a container whose sandbox is dead: %v", err)
+		}
+		// The process that stands for the container ends with the sandbox where there is one.
+		if err := unix.Kill(n.status("c").PID, unix.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -223,7 +223,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		return nil
 	}
 	if all && sandbox != "" {
-		return s.runtime.Signal(ctx, c, sig, true)
+		return c.signalInSandbox(ctx, sandbox, sig, true)
 	}
 	if all {
 		err = cgroupdir.SignalAll(paths, sig)

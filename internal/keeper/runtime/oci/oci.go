@@ -68,7 +68,14 @@ const (
 // call runs the binary. Its own complaints come from its log, since its standard error may be the container's. The end
 // of the context does not end it: a binary that is killed half way leaves what nobody else removes.
 func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.Stdio, args ...string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
+	return b.callWithin(ctx, runtimeLimit, c, streams, args...)
+}
+
+// callWithin is call with another limit of time.
+func (b *Engine) callWithin(
+	ctx context.Context, limit time.Duration, c runtime.Container, streams runtime.Stdio, args ...string,
+) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	end := b.spawning()
 	defer end()
@@ -109,7 +116,7 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 		return fmt.Errorf("runtime %s: %w: %w", b.path, err, errdefs.ErrFailedPrecondition)
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s %s: it has not ended within %s: %w", filepath.Base(b.path), args[0], runtimeLimit, ctx.Err())
+		return fmt.Errorf("%s %s: it has not ended within %s: %w", filepath.Base(b.path), args[0], limit, ctx.Err())
 	}
 	msg := lastMessage(logFile)
 	if msg == "" {

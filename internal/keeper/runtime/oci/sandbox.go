@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -90,19 +91,23 @@ func (b *Engine) startInSandbox(c runtime.Container, l *runtime.Launch, created 
 	return nil
 }
 
-// Signal runs kill.
+// killLimit is how long a call of kill may take. The keeper ends a sandbox that has not killed a container by then.
+const killLimit = 30 * time.Second
+
+// Signal runs kill. The error is context.DeadlineExceeded if the sandbox does not answer.
 func (b *Engine) Signal(ctx context.Context, c runtime.Container, sig unix.Signal, all bool) error {
 	args := []string{"kill"}
 	if all {
 		args = append(args, "--all")
 	}
-	return b.unlessEnded(c, b.call(ctx, c, runtime.Stdio{}, append(args, c.ID(), strconv.Itoa(int(sig)))...))
+	args = append(args, c.ID(), strconv.Itoa(int(sig)))
+	return b.unlessEnded(c, b.callWithin(ctx, killLimit, c, runtime.Stdio{}, args...))
 }
 
 // KillExec runs kill for one process.
 func (b *Engine) KillExec(ctx context.Context, c runtime.Container, inner int) error {
-	return b.unlessEnded(c, b.call(ctx, c, runtime.Stdio{}, "kill", "--pid", strconv.Itoa(inner), c.ID(),
-		strconv.Itoa(int(unix.SIGKILL))))
+	return b.unlessEnded(c, b.callWithin(ctx, killLimit, c, runtime.Stdio{}, "kill", "--pid", strconv.Itoa(inner),
+		c.ID(), strconv.Itoa(int(unix.SIGKILL))))
 }
 
 // unlessEnded is nil if the container's proxy has ended: there is nothing to send a signal to any more.
