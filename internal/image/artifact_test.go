@@ -352,8 +352,8 @@ func TestABlobOfAnArtifactIsLoadedAsALayerIs(t *testing.T) {
 	f.wantNoRanges()
 }
 
-// TestABlobThatIsHereHasTheSizeThatItsManifestSays, as one that is loaded has: lists have the artifact's size by it, and
-// it is saved and pushed with it. Seen to fail where a blob that was here was taken whatever its size.
+// TestABlobThatIsHereHasTheSizeThatItsManifestSays, as one that is loaded has: lists have the artifact's size by it,
+// and it is saved and pushed with it. Seen to fail where a blob that was here was taken whatever its size.
 func TestABlobThatIsHereHasTheSizeThatItsManifestSays(t *testing.T) {
 	f := newFixture(t)
 	file := rt.TitledFile("a", "some bytes")

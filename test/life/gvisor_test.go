@@ -170,6 +170,35 @@ func TestGVisorRunsThePodsOfItsHandler(t *testing.T) {
 		}
 		c.Remove()
 	})
+	t.Run("a proxy that is killed", func(t *testing.T) {
+		dir := t.TempDir()
+		c := p.Run(nodetest.Mounts(&cri.Mount{ContainerPath: "/v", HostPath: dir}),
+			nodetest.Sh("while true; do echo >>/v/ticks; sleep 0.1; done"))
+		ticks := func() (n int64) {
+			if info, err := os.Stat(filepath.Join(dir, "ticks")); err == nil {
+				n = info.Size()
+			}
+			return n
+		}
+		nodetest.Eventually(t, 10*time.Second, "it runs", func() error {
+			if ticks() == 0 {
+				return errors.New("no tick")
+			}
+			return nil
+		})
+		if err := syscall.Kill(proxyOf(t, c), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if s := c.WaitExit(); s.ExitCode != 137 {
+			t.Errorf("it has ended with %d", s.ExitCode)
+		}
+		then := ticks()
+		time.Sleep(500 * time.Millisecond)
+		if now := ticks(); now != then {
+			t.Error("the program goes on after its end was told")
+		}
+		c.Remove()
+	})
 	t.Run("a program that is not there", func(t *testing.T) {
 		c := p.Create(func(c *cri.ContainerConfig) { c.Command, c.Args = []string{"/no/such/program"}, nil })
 		err := c.TryStart()
@@ -327,6 +356,13 @@ func TestGVisorContainersShareThePIDNamespaceOfTheirPod(t *testing.T) {
 	one, two := p.Run(nodetest.Sh("sleep 3601; :")), p.Run()
 	if got := two.Sh("ps -o pid,args"); !strings.Contains(got, "sleep 3601") || !strings.Contains(got, "1 /berth-init") {
 		t.Errorf("one container sees %q", got)
+	}
+	left := p.Run(nodetest.Sh("setsid sleep 3602 & sleep 0.5; exit 4"))
+	if s := left.WaitExit(); s.ExitCode != 4 {
+		t.Errorf("it has ended with %d", s.ExitCode)
+	}
+	if got := two.Sh("ps -o pid,args"); strings.Contains(got, "sleep 3602") {
+		t.Errorf("what a container has left outlives it: %q", got)
 	}
 	one.Stop(0)
 	if s := two.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {

@@ -16,6 +16,7 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/proxy"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 )
@@ -241,6 +242,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	if err := cgroupdir.KillAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
+	c.endInSandbox(exit)
 	c.settle(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
@@ -253,6 +255,28 @@ func (c *container) ended(exit pidfd.Exit) {
 		return // its output may yet be handed back; otherwise endHandback drains it
 	}
 	c.drain()
+}
+
+// endInSandbox kills what a container in a sandbox may still run after the end of its proxy: all of it where the proxy
+// was killed, or could not learn of the program's end, and what the program has left where others are in its PID
+// namespace. The container's end is told afterwards: whoever starts its program again does not have it twice.
+func (c *container) endInSandbox(exit pidfd.Exit) {
+	r := c.Record()
+	if r.Sandbox == "" {
+		return
+	}
+	byItself := exit.Known && exit.Code != 128+int(unix.SIGKILL) && exit.Code != proxy.Unknown
+	if byItself && !r.SharedPIDs {
+		return
+	}
+	if maker, err := c.s.find(r.Sandbox); err == nil {
+		if m := maker.Record(); !pidfd.Alive(m.PID, m.Start) {
+			return
+		}
+	}
+	if err := c.signalInSandbox(context.Background(), r.Sandbox, unix.SIGKILL, true); err != nil {
+		c.log.Warn("kill what is left in the sandbox", "error", err)
+	}
 }
 
 // exitSaved says whether the end of the init process is recorded on disk. Until then, the next keeper can learn the

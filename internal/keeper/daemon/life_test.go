@@ -938,3 +938,33 @@ func TestASandboxThatDoesNotAnswerToAKillIsEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatAProxyCannotEndIsEndedInTheSandbox: a proxy that is killed leaves the program in the sandbox, and one that
+// ends leaves what the program has left in a PID namespace of others. Seen to fail where the sandbox was not asked.
+func TestWhatAProxyCannotEndIsEndedInTheSandbox(t *testing.T) {
+	for what, c := range map[string]struct {
+		script string // of the process that stands for the proxy
+		own    bool   // the container has a PID namespace of its own
+		asked  bool
+	}{
+		"the proxy is killed":          {script: "kill -9 $$", own: true, asked: true},
+		"it does not know":             {script: "exit 255", own: true, asked: true},
+		"a program that ends":          {script: "exit 3", own: true},
+		"a program among those of all": {script: "exit 3", asked: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := start(t)
+			sandbox, in := n.shell("sandbox", "exec sleep 1000"), n.shell("c", c.script)
+			in.Sandbox, sandbox.RuntimePath, in.RuntimePath = "sandbox", "/bin/runsc", "/bin/runsc"
+			if c.own {
+				in.Spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.PIDNamespace}}
+			}
+			n.run(sandbox)
+			n.run(in)
+			n.ended("c")
+			if asked := n.engine.has("signal c"); asked != c.asked {
+				t.Errorf("the sandbox was asked: %v", asked)
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,6 +111,9 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		Stdin:        req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
 		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
 	}
+	r.SharedPIDs = r.Sandbox != "" && !slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.PIDNamespace
+	})
 	if r.Runtime != "" && r.RuntimeRoot == "" {
 		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
 	}

@@ -13,8 +13,8 @@
 
 void berth_proxy(int argc, char **argv);
 
-/* The ends of the program that are no container's: it has been told to end, or cannot know the container's end. */
-enum { KILLED = 128 + SIGKILL, UNKNOWN = 255, NOT_STARTED = 128 };
+/* The ends of the program that are no container's, beside PROXY_UNKNOWN: the sandbox is gone, or has not started it. */
+enum { KILLED = 128 + SIGKILL, NOT_STARTED = 128 };
 
 /* How long the proxy of a keeper that has been killed waits for the next one, in seconds. */
 enum { PATIENCE = 300 };
@@ -34,7 +34,7 @@ struct call {
 static void add(struct call *c, char *arg)
 {
 	if (c->n >= MOST - 1)
-		_exit(UNKNOWN);
+		_exit(PROXY_UNKNOWN);
 	c->argv[c->n++] = arg;
 }
 
@@ -61,10 +61,10 @@ static pid_t run(struct call *c, int out, int err, int temporary)
 	if (temporary) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 		if (getppid() != self)
-			_exit(UNKNOWN);
+			_exit(PROXY_UNKNOWN);
 	}
 	if ((out >= 0 && dup2(out, 1) < 0) || (err >= 0 && dup2(err, 2) < 0))
-		_exit(UNKNOWN);
+		_exit(PROXY_UNKNOWN);
 	closefrom_three();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -139,7 +139,7 @@ static void follow(char **argv)
 	for (;;) {
 		if (waiter == 0) {
 			if (tries++ == TRIES)
-				_exit(UNKNOWN);
+				_exit(PROXY_UNKNOWN);
 			if (tries > 1)
 				nanosleep(&nap, NULL);
 			if (pipe(ends) < 0)
@@ -216,12 +216,12 @@ void berth_proxy(int argc, char **argv)
 		if (read(PROXY_FD_KEEPER, &go, 1) != 1) {
 			/* The keeper is dead. The next one undoes the start, and kills this process. */
 			sleep(PATIENCE);
-			_exit(UNKNOWN);
+			_exit(PROXY_UNKNOWN);
 		}
 		/* The command line tells the next keeper, if this one is killed, that the program may have begun. */
 		argv[PROXY_ARG_STATE] = PROXY_RUNS;
 		execv("/proc/self/exe", argv);
-		_exit(UNKNOWN);
+		_exit(PROXY_UNKNOWN);
 	}
 	start(argv);
 	drop_streams();

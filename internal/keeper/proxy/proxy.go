@@ -23,6 +23,9 @@ import (
 	"berth/internal/keeper/timerslack"
 )
 
+// Unknown is the exit code of a proxy that could not learn of the container's end.
+const Unknown = C.PROXY_UNKNOWN
+
 // Request says what a proxy stands for.
 type Request struct {
 	ID      string

@@ -11,6 +11,9 @@ enum { PROXY_ARG_STATE = 1, PROXY_ARG_ID = 2, PROXY_ARG_LOG = 3, PROXY_ARG_RUNTI
 /* Its descriptors, beside the container's standard streams. */
 enum { PROXY_FD_KEEPER = 3, PROXY_FD_SANDBOX = 4, PROXY_FD_ERRORS = 5 };
 
+/* The exit code of a proxy that cannot know the container's. */
+enum { PROXY_UNKNOWN = 255 };
+
 #define PROXY_NAME "berth-proxy"
 #define PROXY_WAITS "waits"
 #define PROXY_RUNS "runs"

@@ -36,8 +36,10 @@ type Container struct {
 	RuntimeFlags []string `json:"runtimeFlags,omitempty"`
 	// Sandbox is the ID of the container with which the OCI runtime has made the sandbox that this one is in, and
 	// SandboxPID the sandbox's process. PID is that of a proxy then (package proxy). Empty and 0: it is in none.
-	Sandbox     string `json:"sandbox,omitempty"`
-	SandboxPID  int    `json:"sandboxPID,omitempty"`
+	Sandbox    string `json:"sandbox,omitempty"`
+	SandboxPID int    `json:"sandboxPID,omitempty"`
+	// SharedPIDs says that a container in a sandbox has no PID namespace of its own.
+	SharedPIDs  bool   `json:"sharedPIDs,omitempty"`
 	Stdin       bool   `json:"stdin,omitempty"`
 	StdinOnce   bool   `json:"stdinOnce,omitempty"`
 	Terminal    bool   `json:"terminal,omitempty"`

@@ -110,8 +110,12 @@ func (b *Engine) KillExec(ctx context.Context, c runtime.Container, inner int) e
 		c.ID(), strconv.Itoa(int(unix.SIGKILL))))
 }
 
-// unlessEnded is nil if the container's proxy has ended: there is nothing to send a signal to any more.
+// unlessEnded is nil if the container's proxy has ended: there is nothing to send a signal to any more. A sandbox that
+// does not answer may go on.
 func (b *Engine) unlessEnded(c runtime.Container, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
 	if rec := c.Record(); err != nil && rec.PID != 0 && !pidfd.Alive(rec.PID, rec.Start) {
 		return nil
 	}
