@@ -19,8 +19,11 @@ enum { KILLED = 128 + SIGKILL, NOT_STARTED = 128 };
 /* How long the proxy of a keeper that has been killed waits for the next one, in seconds. */
 enum { PATIENCE = 300 };
 
-/* How often the wait for the container is begun again where it has failed while the sandbox lives, and how soon. */
-enum { TRIES = 20 };
+/*
+ * How often the wait for the container is begun again where it has failed while the sandbox lives, and how soon. One
+ * that has lasted some seconds before does not count: somebody has killed it, as the kernel does when memory is short.
+ */
+enum { TRIES = 20, LASTED = 2 };
 static const struct timespec nap = {0, 250 * 1000 * 1000};
 
 /* The most arguments that a call of the runtime has. */
@@ -125,11 +128,20 @@ static int sandbox_is_gone(void)
 	return poll(&p, 1, 0) > 0;
 }
 
+static time_t seconds(void)
+{
+	struct timespec now = {0, 0};
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec;
+}
+
 /* follow ends as the container does, and passes signals on meanwhile. */
 static void follow(char **argv)
 {
 	pid_t waiter = 0, killer = 0, pid;
 	int ends[2] = {-1, -1}, tries = 0, sig, code;
+	time_t began = 0;
 	struct call c;
 	sigset_t all, children;
 
@@ -147,6 +159,7 @@ static void follow(char **argv)
 			begin(&c, argv);
 			add(&c, "wait");
 			add(&c, argv[PROXY_ARG_ID]);
+			began = seconds();
 			waiter = run(&c, ends[1], PROXY_FD_ERRORS, 1);
 			close(ends[1]);
 			if (waiter < 0) {
@@ -170,6 +183,8 @@ static void follow(char **argv)
 					_exit(code);
 				if (sandbox_is_gone())
 					_exit(KILLED);
+				if (seconds() - began > LASTED)
+					tries = 1;
 			}
 		} else if (sig > 0) {
 			char number[16];
