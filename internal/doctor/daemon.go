@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,7 +222,7 @@ var k3sUnits = map[string]string{"k3s server": "k3s", "k3s agent": "k3s-agent"}
 func findKubelet(proc string) (k kubelet, runs bool) {
 	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
 	for _, path := range commands {
-		data, err := os.ReadFile(path)
+		data, err := firstBytes(path)
 		if err != nil {
 			continue // it has ended
 		}
@@ -237,6 +238,19 @@ func findKubelet(proc string) (k kubelet, runs bool) {
 		}
 	}
 	return kubelet{}, false
+}
+
+// maxArguments is how many bytes of a process's arguments are read. A process of a container may say that it has
+// gigabytes of them (PR_SET_MM_MAP).
+const maxArguments = 1 << 20
+
+func firstBytes(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxArguments))
 }
 
 // flagValue is the last value of a flag, which is one word with it or the next; empty: it is not given.

@@ -3,6 +3,7 @@ package procfs
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -77,10 +78,26 @@ const maxCommandLine = 1 << 10
 
 // CommandLine returns the first KiB of a process's arguments, each with a zero byte behind it. It is empty for a
 // process that has ended, or has no arguments.
-func CommandLine(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+func CommandLine(pid int) string { return Arguments(pid, maxCommandLine) }
+
+// Arguments is CommandLine with another limit, in bytes. There has to be one: a process chooses which part of its
+// memory these are (PR_SET_MM_MAP), and without any privilege that may be gigabytes.
+func Arguments(pid, limit int) string { return first(pid, "cmdline", limit) }
+
+// Environment returns the first bytes of a process's environment, each variable with a zero byte behind it. What is
+// said of Arguments holds for it too.
+func Environment(pid, limit int) string { return first(pid, "environ", limit) }
+
+// first returns the first bytes of a file of a process.
+func first(pid int, name string, limit int) string {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, name))
 	if err != nil {
 		return ""
 	}
-	return string(b[:min(len(b), maxCommandLine)])
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, int64(limit)))
+	if err != nil {
+		return ""
+	}
+	return string(b)
 }

@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/procfs"
 )
 
 // Starting is the keeper's side of a process before it runs its program: the init process of a container (Begin), or an
@@ -358,6 +360,5 @@ func Begun(path string) (bool, error) {
 
 // Is says whether a process is still a stage, and does not run its program yet.
 func Is(pid int) bool {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && string(line) == C.STAGE_NAME+"\x00"
+	return procfs.CommandLine(pid) == C.STAGE_NAME+"\x00"
 }

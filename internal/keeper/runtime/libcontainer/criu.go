@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
 
@@ -241,8 +242,8 @@ func criuOf(pgid int) []int {
 			continue
 		}
 		// The number may be another group's by now. libcontainer runs "criu swrk 3".
-		cmd, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if bytes.Contains(cmd, []byte("\x00swrk\x00")) || bytes.HasSuffix(cmd, []byte("\x00"+CRIUCommand+"\x00")) {
+		cmd := procfs.CommandLine(pid)
+		if strings.Contains(cmd, "\x00swrk\x00") || strings.HasSuffix(cmd, "\x00"+CRIUCommand+"\x00") {
 			out = append(out, pid)
 		}
 	}

@@ -3,7 +3,6 @@
 package libcontainer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -14,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -382,8 +382,7 @@ func endWith(ctx context.Context, files ...*os.File) (over func()) {
 // killUsers passes over what this process has forked and not executed yet: that has all of its files.
 func killUsers(held []os.FileInfo) {
 	for _, pid := range procfs.Children() {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err != nil || !bytes.HasSuffix(line, []byte("\x00init\x00")) {
+		if !strings.HasSuffix(procfs.CommandLine(pid), "\x00init\x00") {
 			continue
 		}
 		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -2,7 +2,6 @@
 package oci
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -408,6 +407,9 @@ var execHelp sync.Map
 // execMark is the environment variable that finds what an exec has started, for runtimes that know no sub-cgroups.
 const execMark = "BERTH_EXEC="
 
+// maxEnvironment is how many bytes of a process's environment are looked at. What execve takes is shorter.
+const maxEnvironment = 8 << 20
+
 // moveTree puts a process and all that it has started by now into a cgroup.
 func moveTree(pid int, paths map[string]string, dir, execID string) {
 	if pid <= 0 {
@@ -434,8 +436,7 @@ func marked(paths map[string]string, execID string) []int {
 	}
 	var out []int
 	for _, p := range pids {
-		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "environ"))
-		if err == nil && bytes.Contains(append([]byte{0}, b...), []byte("\x00"+execMark+execID+"\x00")) {
+		if strings.Contains("\x00"+procfs.Environment(p, maxEnvironment), "\x00"+execMark+execID+"\x00") {
 			out = append(out, p)
 		}
 	}
@@ -615,8 +616,12 @@ func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	)
 }
 
-// callsWait is how long killed calls of a binary may take to end.
-const callsWait = 5 * time.Second
+const (
+	// callsWait is how long killed calls of a binary may take to end.
+	callsWait = 5 * time.Second
+	// maxArguments is how many bytes of a process's arguments are looked at: the flags of a runtime come first.
+	maxArguments = 64 << 10
+)
 
 // killCalls kills the proxy of a container, and the calls of the binary for it that a keeper which was killed has left
 // under way: they could make the container or its sandbox, or start the program, when the container is forgotten or is
@@ -636,7 +641,7 @@ func (b *Engine) killCalls(id string) error {
 			if err != nil || pid == os.Getpid() {
 				continue
 			}
-			line := procfs.CommandLine(pid) + "\x00"
+			line := procfs.Arguments(pid, maxArguments) + "\x00"
 			if strings.Contains(line, bundle+"/") || strings.Contains(line, bundle+"\x00") {
 				killed = unix.Kill(pid, unix.SIGKILL) == nil || killed
 			}
