@@ -74,9 +74,9 @@ func OfProcess(pid int) (map[string]string, error) {
 	return paths, nil
 }
 
-// below is the directory of a cgroup in a hierarchy, of which the mount shows what is below root. In a container without
-// a cgroup namespace, as the privileged ones of cgroup v1 are, root is the container's own cgroup, while the files in
-// /proc have the paths from the hierarchy's root.
+// below is the directory of a cgroup in a hierarchy, of which the mount shows what is below root. In a container
+// without a cgroup namespace, as the privileged ones of cgroup v1 are, root is the container's own cgroup, while the
+// files in /proc have the paths from the hierarchy's root.
 func below(mount, root, cgroup string) (dir string, ok bool) {
 	rel, err := filepath.Rel(root, cgroup)
 	if err != nil || !filepath.IsLocal(rel) {
