@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,6 +34,8 @@ const (
 	actNode    = "node"
 	actBelow   = "below"
 	actRelabel = "relabel"
+	actMount   = "mount"
+	actRead    = "read"
 )
 
 // Before the process does anything else. It has one path to look at, and no more.
@@ -45,7 +49,7 @@ func init() {
 		a.Result, err = json.Marshal(result)
 	}
 	if err != nil {
-		a.Error, a.Missing = err.Error(), errors.Is(err, fs.ErrNotExist)
+		a.Error, a.Kind = err.Error(), kindOf(err)
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
 		os.Exit(1)
@@ -65,23 +69,35 @@ func act(what, path string, more []string) (any, error) {
 		return devicesBelow(path)
 	case what == actRelabel && len(more) == 2:
 		return nil, relabel(path, more[0], more[1] == "shared")
+	case what == actMount && len(more) == 1:
+		return mountRoot(more[0])
+	case what == actRead && len(more) == 1:
+		return readInRoot(path, more[0])
 	}
 	return nil, fmt.Errorf("a child is asked for %q", what)
 }
 
-// stuck are the paths that children wait for, which ask has given up.
-var stuck struct {
+// waits are the paths that children wait for, which ask has given up.
+type waits struct {
 	sync.Mutex
 	paths map[string]int
 	count int
 }
 
+// stuck are those of paths that pods name, and remote those of root file systems with remote layers: neither keeps the
+// other from being looked at.
+var stuck, remote waits
+
+func ask(what, path string, result any, alive func() bool, more ...string) error {
+	return stuck.ask(what, path, result, alive, more...)
+}
+
 // ask has a child do something with a path. alive is asked whenever the file system has had another span of patience,
 // and says whether it answers somebody else meanwhile; nil: it has to answer within the first.
-func ask(what, path string, result any, alive func() bool, more ...string) error {
-	stuck.Lock()
-	busy, count := stuck.paths[path] > 0, stuck.count
-	stuck.Unlock()
+func (w *waits) ask(what, path string, result any, alive func() bool, more ...string) error {
+	w.Lock()
+	busy, count := w.paths[path] > 0, w.count
+	w.Unlock()
 	if busy || count >= maxStuck {
 		return unanswered(path)
 	}
@@ -111,7 +127,7 @@ func ask(what, path string, result any, alive func() bool, more ...string) error
 			waiting = alive != nil && alive()
 		}
 	}
-	give(path, 1)
+	w.give(path, 1)
 	select {
 	case p := <-started:
 		_ = p.Kill()
@@ -119,21 +135,21 @@ func ask(what, path string, result any, alive func() bool, more ...string) error
 	}
 	go func() {
 		<-done
-		give(path, -1)
+		w.give(path, -1)
 	}()
 	return unanswered(path)
 }
 
 // give notes that a child more, or less, waits for a path.
-func give(path string, n int) {
-	stuck.Lock()
-	defer stuck.Unlock()
-	if stuck.paths == nil {
-		stuck.paths = map[string]int{}
+func (w *waits) give(path string, n int) {
+	w.Lock()
+	defer w.Unlock()
+	if w.paths == nil {
+		w.paths = map[string]int{}
 	}
-	stuck.count += n
-	if stuck.paths[path] += n; stuck.paths[path] == 0 {
-		delete(stuck.paths, path)
+	w.count += n
+	if w.paths[path] += n; w.paths[path] == 0 {
+		delete(w.paths, path)
 	}
 }
 
@@ -145,18 +161,33 @@ func parse(path string, out []byte, result any, err error) error {
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}
-	switch {
-	case a.Missing:
-		return fmt.Errorf("%s: %w", a.Error, fs.ErrNotExist)
-	case a.Error != "":
+	if a.Error != "" {
+		if kind := kinds[a.Kind]; kind != nil {
+			return fmt.Errorf("%s: %w", strings.TrimSuffix(a.Error, ": "+kind.Error()), kind)
+		}
 		return errors.New(a.Error)
 	}
 	return json.Unmarshal(a.Result, result)
 }
 
+// kinds are the errors that are still known as such when a child has sent them.
+var kinds = map[string]error{
+	"missing": fs.ErrNotExist, "invalid": errdefs.ErrInvalidArgument, "unmet": errdefs.ErrFailedPrecondition,
+	"exhausted": errdefs.ErrResourceExhausted,
+}
+
+func kindOf(err error) string {
+	for name, kind := range kinds {
+		if errors.Is(err, kind) {
+			return name
+		}
+	}
+	return ""
+}
+
 // answer is the child's answer.
 type answer struct {
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   string          `json:"error,omitempty"`
-	Missing bool            `json:"missing,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+	Kind   string          `json:"kind,omitempty"` // of the error: one of kinds; empty: none of them
 }

@@ -2,4 +2,6 @@
 // FUSE without its daemon, NFS without its server. A thread that waits for such a file system cannot be killed, and its
 // process keeps all open files, locks and sockets even after kill -9. So this process only makes lookups that the
 // kernel answers from its caches (RESOLVE_CACHED). A child process makes all others.
+//
+// The same goes for root file systems with remote layers, which a snapshotter reads from a registry.
 package hostpath

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"strings"
@@ -11,12 +12,14 @@ import (
 )
 
 // ApplyExecAs changes a process that Exec has made. rootfs is the container's root file system, in whose /etc/passwd
-// and /etc/group names are looked up; namespace is its user namespace, nil where it has none. A user's groups are those
+// and /etc/group names are looked up; remote: it has remote layers. namespace is its user namespace, nil where it has
+// none. A user's groups are those
 // of /etc/group and no others: the first process's groups are another user's.
-func ApplyExecAs(p *specs.Process, as *model.ExecAs, rootfs string, namespace *model.UserNamespace) error {
+func ApplyExecAs(ctx context.Context, p *specs.Process, as *model.ExecAs, rootfs string, remote bool,
+	namespace *model.UserNamespace) error {
 	env := environment(p.Env)
 	if as.User != "" {
-		who, home, err := lookUp(rootfs, as.User)
+		who, home, err := lookUp(ctx, rootfs, remote, as.User)
 		if err != nil {
 			return fmt.Errorf("user: %w", err)
 		}

@@ -18,8 +18,10 @@ type Input struct {
 	Image       imagespec.ImageConfig
 	ImageName   string // for the spec's annotations
 
-	Rootfs     string // where the root file system is mounted; users are looked up in it
-	Namespaces Namespaces
+	Rootfs string // where the root file system is mounted; users are looked up in it
+	// RemoteLayers: the root file system may not answer, so it is only looked at by a child (package hostpath).
+	RemoteLayers bool
+	Namespaces   Namespaces
 	// CgroupsPath goes into the spec as it is: absolute, or slice:prefix:name for systemd.
 	CgroupsPath string
 	Files       PodFiles

@@ -1,17 +1,12 @@
 package ocispec
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
+	"context"
 	"iter"
 	"strings"
 
-	"github.com/cyphar/filepath-securejoin/pathrs-lite"
-	"golang.org/x/sys/unix"
-
+	"berth/internal/hostpath"
+	"berth/internal/hostpath/inroot"
 	"berth/internal/model"
 )
 
@@ -36,13 +31,21 @@ const (
 	fieldList  = 3 // of group: its members, with commas between
 )
 
-// lookUp resolves a user in a root file system: its IDs, the groups that list it, and its home.
-func lookUp(root, spec string) (model.User, string, error) {
-	passwd, err := readDatabase(root, passwdFile)
+// lookUp resolves a user in a root file system: its IDs, the groups that list it, and its home. remote: the file system
+// may not answer.
+func lookUp(ctx context.Context, root string, remote bool, spec string) (model.User, string, error) {
+	if remote {
+		files, err := hostpath.ReadInRoot(ctx, root, maxDatabase, passwdFile, groupFile)
+		if err != nil {
+			return model.User{}, "", err
+		}
+		return findUser(files[0], files[1], spec)
+	}
+	passwd, err := inroot.Read(root, passwdFile, maxDatabase)
 	if err != nil {
 		return model.User{}, "", err
 	}
-	group, err := readDatabase(root, groupFile)
+	group, err := inroot.Read(root, groupFile, maxDatabase)
 	if err != nil {
 		return model.User{}, "", err
 	}
@@ -183,38 +186,4 @@ func entries(file, content string) iter.Seq[databaseEntry] {
 			}
 		}
 	}
-}
-
-// readDatabase reads a file of an image, whose links lead nowhere but into the image. A file that is missing is empty.
-func readDatabase(root, name string) (string, error) {
-	handle, err := pathrs.OpenInRoot(root, name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return "", nil
-	}
-	if err != nil {
-		return "", unable("%s of the image: %v", name, err)
-	}
-	defer handle.Close()
-	info, err := handle.Stat()
-	if err != nil {
-		return "", fmt.Errorf("%s of the image: %w", name, err)
-	}
-	// Only a regular file is opened: a pipe would wait for a writer, and a device would do something.
-	if !info.Mode().IsRegular() {
-		return "", invalid("%s of the image is not a regular file", name)
-	}
-	if info.Size() > maxDatabase {
-		return "", invalid("%s of the image has %d bytes, over the limit of %d", name, info.Size(), maxDatabase)
-	}
-	file, err := pathrs.Reopen(handle, unix.O_RDONLY)
-	if err != nil {
-		return "", fmt.Errorf("%s of the image: %w", name, err)
-	}
-	defer file.Close()
-	var content bytes.Buffer // as large as the file: io.Copy would take 32 KiB for some hundred bytes
-	content.Grow(int(info.Size()) + bytes.MinRead)
-	if _, err := content.ReadFrom(io.LimitReader(file, maxDatabase)); err != nil {
-		return "", fmt.Errorf("%s of the image: %w", name, err)
-	}
-	return content.String(), nil
 }

@@ -25,7 +25,7 @@ func (b *builder) user() error {
 	if err != nil {
 		return err
 	}
-	who, home, err := lookUp(b.in.Rootfs, spec)
+	who, home, err := lookUp(b.ctx, b.in.Rootfs, b.in.RemoteLayers, spec)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	if e.container, err = e.m.index.Container(id); err != nil {
 		return nil, err
 	}
-	if err := e.prepare(); err != nil {
+	if err := e.prepare(ctx); err != nil {
 		return nil, e.wrap(err)
 	}
 	client := &stdio.Client{TTY: e.opts.TTY, Stdin: e.opts.Stdin, Stdout: e.opts.Stdout, Stderr: e.opts.Stderr,
@@ -116,7 +116,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 }
 
 // prepare makes the request to the keeper, if the container can have a command.
-func (e *execution) prepare() error {
+func (e *execution) prepare(ctx context.Context) error {
 	if len(e.opts.Cmd) == 0 {
 		return fmt.Errorf("cmd is empty: %w", errdefs.ErrInvalidArgument)
 	}
@@ -131,7 +131,7 @@ func (e *execution) prepare() error {
 	if as := &e.opts.As; as.User != "" || len(as.Env) > 0 || as.Cwd != "" {
 		pod := e.container.Sandbox.Record()
 		namespace := ocispec.UserNamespace(r.Config.Security.Namespaces.User, pod.Config.Security.Namespaces.User)
-		if err := ocispec.ApplyExecAs(process, as, e.m.dirs.Rootfs(&pod, r.ID), namespace); err != nil {
+		if err := ocispec.ApplyExecAs(ctx, process, as, e.m.dirs.Rootfs(&pod, r.ID), r.RemoteLayers, namespace); err != nil {
 			return err
 		}
 	}

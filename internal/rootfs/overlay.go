@@ -40,6 +40,9 @@ type Options struct {
 	// UIDs and GIDs map the layers' owners into a user namespace of the pod (Linux 5.19): the layers are mounted with
 	// these mappings below the overlay. Both or none.
 	UIDs, GIDs []model.IDMapping
+	// Remote: layers are of a file system that may not answer, FUSE for example. The process that mounts may have to wait
+	// for it, and cannot be killed meanwhile: package hostpath has a child do it.
+	Remote bool
 	// UserNS is where a user namespace with just these mappings is pinned; empty: one is made for the mount.
 	UserNS string
 }
@@ -109,6 +112,10 @@ func Mount(ctx context.Context, o Options) (string, error) {
 		mapped, err := mapLayers(o, lowers)
 		defer mapped.release()
 		if err != nil {
+			if o.Remote && errors.Is(err, unix.EINVAL) {
+				return "", fmt.Errorf("root file system: the kernel does not map owners into a user namespace (hostUsers: false) "+
+					"on the file system of a remote layer: %w: %w", err, errdefs.ErrFailedPrecondition)
+			}
 			return "", fmt.Errorf("root file system: map owners: %w", err)
 		}
 		lowers = mapped.paths

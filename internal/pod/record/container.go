@@ -34,6 +34,8 @@ type Container struct {
 	// path in ImageVolumes, in a directory that is named by the path's index there.
 	Volumes      []string `json:"volumes,omitempty"`
 	ImageVolumes []string `json:"imageVolumes,omitempty"`
+	// RemoteLayers: the image has layers of a remote snapshotter, whose file system may not answer.
+	RemoteLayers bool `json:"remoteLayers,omitempty"`
 	// QuotaID is the project ID of the root file system, where the client has asked for one.
 	QuotaID string `json:"quotaID,omitempty"`
 
