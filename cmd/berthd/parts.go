@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ import (
 	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
+	"berth/internal/snapshotter"
 	"berth/internal/state"
 	"berth/internal/stream"
 )
@@ -140,15 +142,26 @@ func (d *parts) checkJail(ctx context.Context) error {
 }
 
 func (d *parts) openImages(ctx context.Context) (err error) {
-	d.images, err = image.Open(ctx, image.Config{
+	cfg := image.Config{
 		Settings:  imageSettings(d.cfg),
 		Children:  image.ChildrenOf(d.children),
 		Root:      filepath.Join(d.cfg.Root, "images"),
 		UserAgent: "berth/" + version,
 		Metrics:   d.metrics,
 		Logger:    d.log,
-	})
-	if err != nil {
+	}
+	if s := &d.cfg.Snapshotter; s.Name != "" {
+		client, err := snapshotter.New(snapshotter.Config{
+			Name: s.Name, Address: strings.TrimPrefix(s.Address, "unix://"), Namespace: s.Namespace,
+			Timeout: time.Duration(s.Timeout),
+		})
+		if err != nil {
+			return err
+		}
+		d.onClose(client.Close)
+		cfg.Snapshotter = client
+	}
+	if d.images, err = image.Open(ctx, cfg); err != nil {
 		return fmt.Errorf("open the image store: %w", err)
 	}
 	d.onClose(d.images.Close)

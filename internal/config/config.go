@@ -60,6 +60,7 @@ type Config struct {
 	Image   Image   `toml:"image"`
 
 	ImageVerifier ImageVerifier `toml:"image_verifier"`
+	Snapshotter   Snapshotter   `toml:"snapshotter"`
 
 	Stream  Stream  `toml:"stream"`
 	Log     Log     `toml:"log"`
@@ -161,6 +162,14 @@ type ImageVerifier struct {
 	BinDir             string   `toml:"bin_dir" reload:"yes"`
 	MaxVerifiers       int      `toml:"max_verifiers" reload:"yes"`
 	PerVerifierTimeout Duration `toml:"per_verifier_timeout" reload:"yes"`
+}
+
+// Snapshotter is a remote snapshotter: a program that mounts layers of images before they are downloaded.
+type Snapshotter struct {
+	Name      string   `toml:"name"`
+	Address   string   `toml:"address"`
+	Namespace string   `toml:"namespace"`
+	Timeout   Duration `toml:"timeout"`
 }
 
 // Values of Image.DeclaredVolumes.
@@ -377,6 +386,7 @@ func Default() *Config {
 			MaxVolumes:             100,
 		},
 		ImageVerifier: ImageVerifier{MaxVerifiers: 10, PerVerifierTimeout: Duration(10 * time.Second)},
+		Snapshotter:   Snapshotter{Namespace: "k8s.io", Timeout: Duration(30 * time.Second)},
 		Stream: Stream{
 			Address:       "127.0.0.1",
 			IdleTimeout:   Duration(4 * time.Hour),

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/platforms"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -90,6 +91,7 @@ func (c *Config) Validate() error {
 		v.fail("image_verifier.max_verifiers", "0 would have no image verified: without a bin_dir, none is")
 	}
 	v.positive("image_verifier.per_verifier_timeout", c.ImageVerifier.PerVerifierTimeout)
+	v.snapshotter(&c.Snapshotter)
 	v.stream(&c.Stream)
 	v.log(&c.Log)
 	if p := c.Seccomp.DefaultProfile; p != "runtime/default" {
@@ -116,6 +118,20 @@ func (c *Config) Validate() error {
 	v.pods(c)
 	v.runtimes(c)
 	return errors.Join(v.errs...)
+}
+
+func (v *validation) snapshotter(s *Snapshotter) {
+	v.optional("snapshotter.address", strings.TrimPrefix(s.Address, "unix://"))
+	switch {
+	case (s.Name == "") != (s.Address == ""):
+		v.fail("snapshotter.name", "%q and snapshotter.address, %q, are given both or neither", s.Name, s.Address)
+	case s.Name != "" && !runtimeName.MatchString(s.Name):
+		v.fail("snapshotter.name", "%q is not a name of letters, digits, dots, dashes and underscores", s.Name)
+	}
+	if err := identifiers.Validate(s.Namespace); err != nil {
+		v.fail("snapshotter.namespace", "%q is not a namespace of containerd: %v", s.Namespace, err)
+	}
+	v.positive("snapshotter.timeout", s.Timeout)
 }
 
 type validation struct{ errs []error }

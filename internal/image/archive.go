@@ -71,7 +71,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 			}
 			return archived{io.NewSectionReader(a.file, part.offset, part.size)}, nil
 		}
-		img, err := s.obtain(ctx, now, src, fetch, nil)
+		img, err := s.obtain(ctx, now, nil, src, fetch, nil)
 		if err != nil {
 			return nil, err
 		}

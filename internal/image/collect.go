@@ -38,6 +38,9 @@ func (s *Store) dropRemoved() error {
 // Collect removes what crashes left, and layers that nothing needs. It is called once after a start, when all holders
 // have added their references.
 func (s *Store) Collect(ctx context.Context) error {
+	// A start does not wait for a snapshotter.
+	s.remote.collecting.Store(true)
+	defer s.remote.collecting.Store(false)
 	err := s.dropRemoved()
 	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))
 	if ctx.Err() != nil {
@@ -176,14 +179,31 @@ func (s *Store) removeLayers(unused []*layer) error {
 
 func (s *Store) removeDirs(layers []*layer) error {
 	var errs []error
-	for _, l := range layers {
+	for _, l := range byDepth(layers) {
 		errs = append(errs, s.removeDir(l.N))
 	}
 	return errors.Join(errs...)
 }
 
-// removeDir removes a layer's directory. The caller has marked it as busy in the index.
+// removeDir removes a layer's directory. The caller has marked it as busy in the index. That of a remote layer is
+// removed once its snapshot is, which may be later.
 func (s *Store) removeDir(n string) error {
+	if s.remote.collecting.Load() && s.dirs.hasSnapshot(n) {
+		s.removeLater(n)
+		return nil
+	}
+	if err := s.removeSnapshot(s.ctx, n); err != nil {
+		s.log.Warn("a remote layer is not removed yet", "layer", n, "error", err)
+		var other *otherSnapshotterError
+		if !errors.As(err, &other) { // a configuration that has it again begins with a new start
+			s.removeLater(n)
+		}
+		return nil
+	}
+	return s.removeFiles(n)
+}
+
+func (s *Store) removeFiles(n string) error {
 	err := s.dirs.remove(n)
 	s.index.mu.Lock()
 	delete(s.index.busy, n)

@@ -106,7 +106,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	fetch := func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
 		return repo.Blob(ctx, d, not)
 	}
-	return s.obtain(ctx, now, src, fetch, req.Progress)
+	return s.obtain(ctx, now, named, src, fetch, req.Progress)
 }
 
 // blob is the bytes of a layer. Hosts are those that they came from.
@@ -119,8 +119,9 @@ type blob interface {
 // fetcher opens blobs, from hosts other than those in not.
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
 
-// obtain gets the layers of an image, from a registry or an archive, and records the image.
-func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
+// obtain gets the layers of an image, from a registry or an archive, and records the image. named is its name in the
+// registry; nil: it comes from an archive.
+func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named, src *source.Image, fetch fetcher,
 	report func(model.PullProgress)) (*model.Image, error) {
 	parts, keys := src.Blobs(), partsOf(src)
 	secrets := make([]*encryption.Secret, len(parts)) // blobs of an artifact are kept as they are
@@ -146,26 +147,46 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 		s.index.mu.Unlock()
 		return s.removeLayers(unused)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(now.MaxConcurrentDownloads)
-	for i, d := range parts {
-		g.Go(func() error {
-			if gctx.Err() != nil {
-				return gctx.Err()
+	// load gets those of the layers that are not there yet.
+	load := func() error {
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(now.MaxConcurrentDownloads)
+		for i, d := range parts {
+			if layers[i] != nil {
+				bars.Layers[i].Set(model.PullPresent)
+				continue
 			}
-			from := packedLayer{desc: d, fetch: fetch, secret: secrets[i]}
-			l, err := s.layer(gctx, now, keys[i], from, bars.Layers[i])
-			if layers[i] = l; err != nil {
-				return err
-			}
-			if src.Artifact != nil && l.Length != uint64(d.Size) { // another manifest has brought it here
-				return fmt.Errorf("blob %s has %d bytes, the manifest says %d: %w", d.Digest, l.Length, d.Size,
-					errdefs.ErrFailedPrecondition)
-			}
-			return sum.add(&l.layerRecord)
-		})
+			g.Go(func() error {
+				if gctx.Err() != nil {
+					return gctx.Err()
+				}
+				from := packedLayer{desc: d, fetch: fetch, secret: secrets[i]}
+				l, err := s.layer(gctx, now, keys[i], from, bars.Layers[i])
+				if layers[i] = l; err != nil {
+					return err
+				}
+				if src.Artifact != nil && l.Length != uint64(d.Size) { // another manifest has brought it here
+					return fmt.Errorf("blob %s has %d bytes, the manifest says %d: %w", d.Digest, l.Length, d.Size,
+						errdefs.ErrFailedPrecondition)
+				}
+				return sum.add(&l.layerRecord)
+			})
+		}
+		return g.Wait()
 	}
-	err := g.Wait()
+	remote, err := s.prepareRemote(ctx, named, src)
+	copy(layers, remote)
+	if err == nil {
+		err = load()
+	}
+	depends := func(l *layer) bool { return l.Depends }
+	if err == nil && len(remote) > 0 && slices.ContainsFunc(layers[len(remote):], depends) {
+		// A layer takes attributes of directories from those below, which berthd does not read where they are remote: all
+		// layers are unpacked here.
+		if err = s.giveBack(layers[:len(remote)]); err == nil {
+			err = load()
+		}
+	}
 	switch {
 	case err != nil:
 	case src.Artifact != nil:

@@ -104,6 +104,8 @@ type layerRecord struct {
 	Depends bool `json:"depends,omitempty"`
 	// Boot is the boot of the machine in which the directory was written, until it is known to be on disk.
 	Boot string `json:"boot,omitempty"`
+	// Remote is the snapshot of a remote layer; nil: the layer's files are in its directory.
+	Remote *snapshotRecord `json:"remote,omitempty"`
 }
 
 // Names in the directory of a layer.

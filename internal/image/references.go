@@ -26,7 +26,7 @@ func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	for i, key := range stacked {
 		layers[i] = s.index.layers[key]
 	}
-	return &Layers{Dirs: s.dirs.stack(layers)}, nil
+	return s.layersOf(layers), nil
 }
 
 func unknownImage(imageID string) error {

@@ -39,6 +39,8 @@ type Config struct {
 	UserAgent string   // of requests to registries
 	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
 	LeftoverAge time.Duration
+	// Snapshotter has layers that are read from the registry as containers ask for them; nil: all are unpacked here.
+	Snapshotter Snapshotter
 	Logger      *slog.Logger
 	Metrics     *metrics.Set // nil: nothing is counted
 }
@@ -124,6 +126,9 @@ func (s *Store) Prepare(o Settings) (adopt func(), err error) {
 // Layers are an image's directories for overlayfs.
 type Layers struct {
 	Dirs []string // absolute, top first; at least one
+	// Remote asks a snapshotter for the directories of an image that has layers with it: then there are no Dirs. Its file
+	// systems may not answer, so this process leaves the directories alone (package hostpath). nil: all layers are here.
+	Remote func(context.Context) ([]string, error)
 }
 
 // emptyLayer is the directory of an image without content.
@@ -142,6 +147,8 @@ type Store struct {
 	index *index
 	db    *database
 	pool  *ranges.Pool // of all pulls
+
+	remote remoteLayers
 
 	lock   *os.File        // of the root, while the store is open
 	ctx    context.Context // of work that outlives a call
@@ -475,9 +482,11 @@ type LayerInfo struct {
 	DiffID string `json:"diffID"`
 	Digest string `json:"digest,omitempty"` // of the blob it was pulled as
 	Size   int64  `json:"size,omitempty"`   // of that blob
-	Dir    string `json:"dir"`
+	Dir    string `json:"dir,omitempty"`
 	Bytes  uint64 `json:"bytes"` // on disk
 	Inodes uint64 `json:"inodes"`
+	// Snapshotter has the layer, which is then not on the node as a whole. Empty: it is in Dir.
+	Snapshotter string `json:"snapshotter,omitempty"`
 	// Origin is the directory with the layer as it was unpacked, and the record of its tar: the parent of Dir, but for
 	// variants. Empty: it is gone.
 	Origin string `json:"-"`
@@ -498,6 +507,9 @@ func (s *Store) Layers(imageID string) ([]LayerInfo, error) {
 	for i, key := range r.Layers {
 		l := s.index.layers[key]
 		out[i] = LayerInfo{DiffID: l.DiffID, Dir: s.dirs.fs(l.N), Bytes: l.Bytes, Inodes: l.Inodes}
+		if l.Remote != nil {
+			out[i].Dir, out[i].Snapshotter = "", l.Remote.Snapshotter
+		}
 		if from := s.index.layers[l.DiffID]; from != nil {
 			out[i].Origin = s.dirs.home(from.N)
 		}

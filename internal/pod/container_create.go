@@ -290,7 +290,10 @@ func (cr *creation) writeRecord(context.Context) error {
 
 func (cr *creation) addReference(context.Context) (err error) {
 	cr.layers, err = cr.m.cfg.Images.AddReference(cr.img.ID, cr.id)
-	return err
+	if err != nil || cr.layers.Remote == nil {
+		return err
+	}
+	return cr.container.Update(record.Draft, func(r *record.Container) { r.RemoteLayers = true })
 }
 
 func (cr *creation) unpackCheckpoint(ctx context.Context) error {
@@ -387,15 +390,16 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 	handler := cr.handler.Spec
 	handler.InSandbox = pod.SandboxContainer
 	return &ocispec.Input{
-		SandboxID:   pod.ID,
-		ContainerID: cr.id,
-		Sandbox:     pod.Config,
-		Container:   cfg,
-		Image:       cr.img.Config,
-		ImageName:   cfg.Image.Image,
-		Rootfs:      cr.root,
-		Namespaces:  ns,
-		CgroupsPath: m.cgroups.Path(pod.CgroupParent, cr.id),
+		SandboxID:    pod.ID,
+		ContainerID:  cr.id,
+		Sandbox:      pod.Config,
+		Container:    cfg,
+		Image:        cr.img.Config,
+		ImageName:    cfg.Image.Image,
+		Rootfs:       cr.root,
+		RemoteLayers: cr.layers.Remote != nil,
+		Namespaces:   ns,
+		CgroupsPath:  m.cgroups.Path(pod.CgroupParent, cr.id),
 		Files: ocispec.PodFiles{
 			Hosts:      m.dirs.File(pod.ID, layout.HostsFile),
 			ResolvConf: m.dirs.File(pod.ID, layout.ResolvFile),

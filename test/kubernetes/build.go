@@ -31,14 +31,15 @@ type Program struct {
 	tags      string
 }
 
-// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd, runc and gVisor, whose
-// dependencies would change Kubernetes'.
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd, runc, gVisor and
+// stargz-snapshotter, whose dependencies would change Kubernetes'.
 const (
 	own     = "test/kubelet/build"
 	coreDNS = "test/cluster/coredns"
 	peer    = "test/cluster/containerd"
 	runc    = "test/cluster/runc"
 	gvisor  = "test/life/gvisor"
+	stargz  = "test/life/stargz"
 )
 
 // The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
@@ -70,6 +71,8 @@ var (
 	Runc = Program{name: "runc", pkg: "github.com/opencontainers/runc", module: runc, tags: "seccomp"}
 	// Runsc is gVisor's runtime.
 	Runsc = Program{name: "runsc", pkg: "gvisor.dev/gvisor/runsc", module: gvisor, static: true}
+	// Stargz is the stargz snapshotter.
+	Stargz = Program{name: "stargz", pkg: ".", module: stargz, static: true}
 	// Tests are the specs of a cluster.
 	Tests = Program{name: "e2e.test", pkg: "k8s.io/kubernetes/test/e2e", test: true}
 )
@@ -124,7 +127,11 @@ func (p Program) Build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
+	names := []string{"go.mod", "go.sum"}
+	if p.pkg == "." {
+		names = append(names, "main.go") // its version is not in go.mod
+	}
+	for _, name := range names {
 		data, err := os.ReadFile(filepath.Join(module, name))
 		if err != nil {
 			return "", err

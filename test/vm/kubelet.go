@@ -38,9 +38,9 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 	return results, err
 }
 
-// runWithRunsc is runPackages, with a runsc for the tests of gVisor.
-func (s *session) runWithRunsc(ctx context.Context, patterns []string) ([]*result, error) {
-	env, remove, err := s.shareRunsc(ctx)
+// runWithPrograms is runPackages, with the programs for the tests of gVisor and of remote snapshotters.
+func (s *session) runWithPrograms(ctx context.Context, patterns []string) ([]*result, error) {
+	env, remove, err := s.sharePrograms(ctx, kubernetes.Runsc, kubernetes.Stargz)
 	if err != nil {
 		return nil, err
 	}
@@ -48,26 +48,29 @@ func (s *session) runWithRunsc(ctx context.Context, patterns []string) ([]*resul
 	return s.runPackages(ctx, patterns, wire.Command{Env: env})
 }
 
-// shareRunsc builds gVisor's runsc on the host, where it takes a minute and not an hour, and copies it to where the
-// guest finds it with the variables env. remove removes the copy.
-func (s *session) shareRunsc(ctx context.Context) (env []string, remove func(), err error) {
-	built, err := kubernetes.Runsc.Build(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	name, err := filepath.Rel(filepath.Dir(filepath.Dir(built)), built)
-	if err != nil {
-		return nil, nil, err
-	}
+// sharePrograms builds programs on the host, where gVisor's runsc takes a minute and not an hour, and copies them to
+// where the guest finds them with the variables env. remove removes the copies.
+func (s *session) sharePrograms(ctx context.Context, programs ...kubernetes.Program) (
+	env []string, remove func(), err error) {
 	shared := filepath.Join(s.tests, "cache")
 	remove = func() { os.RemoveAll(shared) }
-	target := filepath.Join(shared, "berth", "kubelet", name)
-	if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
-		err = command(ctx, "cp", built, target)
-	}
-	if err != nil {
-		remove()
-		return nil, nil, err
+	for _, program := range programs {
+		built, err := program.Build(ctx)
+		var name, target string
+		if err == nil {
+			name, err = filepath.Rel(filepath.Dir(filepath.Dir(built)), built)
+		}
+		if err == nil {
+			target = filepath.Join(shared, "berth", "kubelet", name)
+			err = os.MkdirAll(filepath.Dir(target), 0o755)
+		}
+		if err == nil {
+			err = command(ctx, "cp", built, target)
+		}
+		if err != nil {
+			remove()
+			return nil, nil, err
+		}
 	}
 	return s.sharedCache(), remove, nil
 }

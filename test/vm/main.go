@@ -151,7 +151,7 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 	}
 	var results []*result
 	if s.only != "" {
-		if results, err = s.runWithRunsc(ctx, strings.Split(s.only, ",")); err != nil {
+		if results, err = s.runWithPrograms(ctx, strings.Split(s.only, ",")); err != nil {
 			return err
 		}
 	} else {
@@ -288,7 +288,7 @@ var allSuites = []suite{
 	{"kubelet", runKubelet},
 	{"node-conformance", runNodeConformance},
 	{"tests", func(ctx context.Context, s *session) ([]*result, error) {
-		return s.runWithRunsc(ctx, []string{"./..."})
+		return s.runWithPrograms(ctx, []string{"./..."})
 	}},
 }
 

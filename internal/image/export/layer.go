@@ -37,6 +37,10 @@ func find(info image.LayerInfo) (*layer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("layer %s: %w", info.DiffID, err)
 	}
+	if info.Snapshotter != "" {
+		return nil, fmt.Errorf("layer %s is not on the node: the snapshotter %s reads it from the registry, where the image "+
+			"has to be copied from: %w", d, info.Snapshotter, errdefs.ErrFailedPrecondition)
+	}
 	if info.Origin == "" {
 		return nil, unrecorded(d)
 	}

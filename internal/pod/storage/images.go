@@ -32,7 +32,10 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 		if err != nil {
 			return nil, err
 		}
-		o := st.options(pod, c.Record().Label, st.Dirs.Image(c.ID(), i), layers)
+		o, err := st.options(ctx, pod, c.Record().Label, st.Dirs.Image(c.ID(), i), layers)
+		if err != nil {
+			return nil, imageVolumeError(i, err)
+		}
 		o.Readonly = true
 		path, err := st.Rootfs.Mount(ctx, o)
 		if err != nil {

@@ -5,10 +5,12 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"berth/internal/hostpath"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -33,8 +35,11 @@ type Rootfs interface {
 // Overlays is the Rootfs of a node, which package rootfs mounts.
 type Overlays struct{}
 
-// Mount is rootfs.Mount.
+// Mount is rootfs.Mount, in a child if the layers are of a file system that may not answer.
 func (Overlays) Mount(ctx context.Context, o rootfs.Options) (string, error) {
+	if o.Remote {
+		return hostpath.MountRoot(ctx, o)
+	}
 	return rootfs.Mount(ctx, o)
 }
 
@@ -99,18 +104,29 @@ type Store struct {
 }
 
 // options are those of an image that is mounted for a container of a pod.
-func (st *Store) options(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
+func (st *Store) options(ctx context.Context, pod *record.Sandbox, label ocispec.Label, dir string,
+	layers *image.Layers) (rootfs.Options, error) {
 	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
+	if layers.Remote != nil {
+		var err error
+		if o.Lowers, err = layers.Remote(ctx); err != nil {
+			return o, fmt.Errorf("layers of the image: %w", err)
+		}
+		o.Remote = true
+	}
 	if user := pod.Config.UserNamespace(); user != nil {
 		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.Dirs.Namespaces(pod.ID).Path(namespace.User)
 	}
-	return o
+	return o, nil
 }
 
 // MountRoot mounts the root file system of a container, and returns where.
 func (st *Store) MountRoot(ctx context.Context, pod *record.Sandbox, id string, label ocispec.Label,
 	layers *image.Layers) (string, error) {
-	o := st.options(pod, label, st.Dirs.Container(id), layers)
+	o, err := st.options(ctx, pod, label, st.Dirs.Container(id), layers)
+	if err != nil {
+		return "", err
+	}
 	o.At = st.Dirs.Rootfs(pod, id)
 	return st.Rootfs.Mount(ctx, o)
 }

@@ -161,6 +161,11 @@ func (st *Store) FillVolumes(ctx context.Context, c *record.ContainerEntry, pod 
 		}
 	}()
 	for i, mount := range r.Config.Mounts {
+		if mount.Volume != "" && layers.Remote != nil {
+			// Its content is copied from the image when it is new.
+			return nil, mountField(i).Wrong(fmt.Errorf("the named volume %s for an image with layers of a remote snapshotter, "+
+				"whose files berthd does not read: %w", mount.Volume, errdefs.ErrFailedPrecondition))
+		}
 		if mount.Volume != "" {
 			mount.HostPath, err = st.Volumes.Use(ctx, mount.Volume, c.ID(), fill(mount.ContainerPath, plain))
 			if err != nil {
