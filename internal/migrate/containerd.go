@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +61,7 @@ func FromContainerd(file, dir string) (*Plan, error) {
 		}
 	}
 	t.verifiers(dotted("plugins", verifierPlugin), table(plugins[verifierPlugin]))
+	t.snapshotters(table(tree["proxy_plugins"]))
 	if err := t.decide(); err != nil {
 		return nil, err
 	}
@@ -81,7 +83,8 @@ type containerdConfig struct {
 	defaultHandler  string
 	drivers         map[string]string // cgroup drivers by handler
 	noPorts, noICMP bool
-	template        bool // containerd makes the CNI configuration itself
+	template        bool              // containerd makes the CNI configuration itself
+	snapshotter     map[string]string // names of snapshotters, by the key that names them
 	tls             bool
 	cert, key       string
 	handlers        int
@@ -175,10 +178,7 @@ func (t *containerdConfig) global(tree map[string]any) {
 					t.left(key, "the CRI plugin is disabled: no kubelet has used this containerd")
 				}
 			}
-		case "proxy_plugins":
-			for _, name := range keys(table(value)) {
-				t.left(dotted(key, name), "Berth has no plugins for snapshots and content: layers are overlayfs")
-			}
+		case "proxy_plugins": // see snapshotters
 		case "stream_processors":
 			t.streamProcessors(key, table(value))
 		default:
@@ -242,6 +242,37 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 	case name == "io.containerd.snapshotter.v1.overlayfs", len(settings) == 0:
 	default:
 		t.note(path, Needless, "of a plugin of containerd that the CRI does not need")
+	}
+}
+
+// snapshotters translates the remote snapshotter of all images. Berth has one for the node, with the sockets of proxy
+// plugins, and none for single handlers.
+func (t *containerdConfig) snapshotters(plugins map[string]any) {
+	used := ""
+	for _, from := range slices.Sorted(maps.Keys(t.snapshotter)) {
+		name := t.snapshotter[from]
+		plugin := table(plugins[name])
+		switch {
+		case name == "overlayfs":
+			t.note(from, Needless, "layers are directories that overlayfs stacks")
+		case plugin == nil || text(plugin["type"]) != "snapshot":
+			t.left(from, "%s: Berth has no snapshotters of its own: layers are directories that overlayfs stacks", name)
+		case strings.Contains(name, "nydus"):
+			t.left(from, "%s: Berth does not unpack layers into a snapshotter, which images of Nydus need", name)
+		case used == "":
+			used = name
+			t.set(from, "snapshotter.name", name)
+			t.set(dotted("proxy_plugins", name, "address"), "snapshotter.address", text(plugin["address"]))
+		}
+	}
+	for _, name := range keys(plugins) {
+		switch kind := text(table(plugins[name])["type"]); {
+		case name == used:
+		case kind == "snapshot":
+			t.note(dotted("proxy_plugins", name), Needless, "the CRI uses another snapshotter for its images")
+		default:
+			t.left(dotted("proxy_plugins", name), "Berth has no plugins of the type %q", kind)
+		}
 	}
 }
 
@@ -369,6 +400,11 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		return true
 	}
 	switch key {
+	case "snapshotter":
+		if t.snapshotter == nil {
+			t.snapshotter = map[string]string{}
+		}
+		t.snapshotter[from] = text(value)
 	case "default_runtime_name":
 		t.defaultHandler = text(value)
 	case "unset_seccomp_profile":
@@ -521,6 +557,12 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 		case "privileged_without_host_devices", "privileged_without_host_devices_all_devices_allowed", "cgroup_writable":
 			if on, _ := value.(bool); on {
 				set(key, key, true)
+			}
+		case "snapshotter":
+			switch name := text(value); name {
+			case "", "overlayfs":
+			default:
+				t.left(from+"."+key, "%s: Berth has one snapshotter for all handlers: snapshotter.name", name)
 			}
 		case "runtime_path":
 			if !empty(value) {

@@ -549,3 +549,45 @@ func TestKeysForEncryptedImagesStayInUse(t *testing.T) {
 		}
 	}
 }
+
+// TestARemoteSnapshotterStaysInUse: the one of all images, with the socket of its proxy plugin. Others are left, with
+// the reason.
+func TestARemoteSnapshotterStaysInUse(t *testing.T) {
+	const plugins = "[proxy_plugins.stargz]\ntype = \"snapshot\"\naddress = \"/run/s.sock\"\n" +
+		"[proxy_plugins.nydus]\ntype = \"snapshot\"\naddress = \"/run/n.sock\"\n"
+	images := func(name string) string {
+		return "version = 3\n[plugins.'io.containerd.cri.v1.images']\nsnapshotter = \"" + name + "\"\n" + plugins
+	}
+	for name, c := range map[string]struct {
+		file string
+		want config.Snapshotter
+		note Fate
+		text string
+	}{
+		"of all images": {images("stargz"), config.Snapshotter{Name: "stargz", Address: "/run/s.sock"}, Needless,
+			"another snapshotter"},
+		"in version 2": {
+			"version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = \"stargz\"\n" + plugins,
+			config.Snapshotter{Name: "stargz", Address: "/run/s.sock"}, Needless, "another snapshotter",
+		},
+		"overlayfs": {images("overlayfs"), config.Snapshotter{}, Needless, "overlayfs stacks"},
+		"Nydus":     {images("nydus"), config.Snapshotter{}, Left, "images of Nydus need"},
+		"built in":  {images("devmapper"), config.Snapshotter{}, Left, "no snapshotters of its own"},
+		"a handler": {"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n" +
+			"runtime_type = \"io.containerd.runc.v2\"\nsnapshotter = \"stargz\"\n" + plugins, config.Snapshotter{}, Left,
+			"one snapshotter for all handlers"},
+		"content": {"version = 3\n[proxy_plugins.c]\ntype = \"content\"\naddress = \"/run/c.sock\"\n", config.Snapshotter{},
+			Left, `type "content"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, loaded := translated(t, map[string]string{"config.toml": c.file})
+			if got := loaded.Snapshotter; got.Name != c.want.Name || got.Address != c.want.Address {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+			told := func(n Note) bool { return n.Fate == c.note && strings.Contains(n.Text, c.text) }
+			if !slices.ContainsFunc(plan.Notes, told) {
+				t.Errorf("no note of the kind %v: %+v", c.note, plan.Notes)
+			}
+		})
+	}
+}
