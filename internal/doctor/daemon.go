@@ -25,8 +25,9 @@ type Daemon struct {
 	PID          int    // 0: it is not known
 	NRI          *NRI   // nil: the interface for NRI plugins is off
 	Unsynced     *Unsynced
-	Verifiers    *Verifiers // nil: images are not verified
-	CRIU         string     // the program of its configuration; empty: the one in PATH
+	Verifiers    *Verifiers   // nil: images are not verified
+	Snapshotter  *Snapshotter // nil: none is configured
+	CRIU         string       // the program of its configuration; empty: the one in PATH
 }
 
 // Command is the daemon's program, that which runs also where its file was replaced, with other words and the flags

@@ -84,6 +84,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"configuration", checkConfiguration},
 		{"registries", checkRegistries},
 		{"image verifiers", checkVerifiers},
+		{"snapshotter", checkSnapshotter},
 		{"CRIU", checkCRIU},
 		{"NRI plugins", checkNRI},
 		{"kubelet", checkKubelet},

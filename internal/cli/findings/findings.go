@@ -38,6 +38,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 			Root, State string
 			Network     doctor.CNI
 			Checkpoint  struct{ CRIU string }
+			Snapshotter doctor.Snapshotter
 		}
 		keeper struct{ Version string }
 		images struct{ Unsynced *doctor.Unsynced }
@@ -56,6 +57,10 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
 	d.CNI, d.Unsynced = config.Network, images.Unsynced
 	d.CRIU = config.Checkpoint.CRIU
+	if s := config.Snapshotter; s.Name != "" {
+		s.Address = strings.TrimPrefix(s.Address, "unix://")
+		d.Snapshotter = &s
+	}
 	d.PID = connection.PeerPID(ctx, socket)
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())

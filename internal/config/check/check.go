@@ -79,6 +79,9 @@ func Node(c *config.Config) error {
 		_, err := verifier.Programs(v.BinDir, v.MaxVerifiers)
 		f.add("image_verifier.bin_dir", err)
 	}
+	if s := &c.Snapshotter; s.Name != "" {
+		f.socket("snapshotter.address", strings.TrimPrefix(s.Address, "unix://"))
+	}
 	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
 	return errors.Join(f...)
 }
@@ -118,6 +121,15 @@ func (f *findings) program(key, path string, words ...string) {
 		if err = unix.Access(path, unix.X_OK); err != nil {
 			err = fmt.Errorf("%s cannot be executed: %w", path, err)
 		}
+	}
+	f.add(key, err)
+}
+
+// socket looks at the place of a socket that another program serves.
+func (f *findings) socket(key, path string) {
+	info, err := os.Stat(path)
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		err = fmt.Errorf("%s is no socket", path)
 	}
 	f.add(key, err)
 }
