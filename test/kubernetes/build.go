@@ -69,8 +69,9 @@ var (
 	}
 	// Runc is for that containerd, in place of the system's. It is linked with libseccomp.
 	Runc = Program{name: "runc", pkg: "github.com/opencontainers/runc", module: runc, tags: "seccomp"}
-	// Runsc is gVisor's runtime.
-	Runsc = Program{name: "runsc", pkg: "gvisor.dev/gvisor/runsc", module: gvisor, static: true}
+	// Runsc is gVisor's runtime, RunscShim its shim for containerd.
+	Runsc     = Program{name: "runsc", pkg: "gvisor.dev/gvisor/runsc", module: gvisor, static: true}
+	RunscShim = Program{name: "containerd-shim-runsc-v1", pkg: "gvisor.dev/gvisor/shim", module: gvisor, static: true}
 	// Stargz is the stargz snapshotter.
 	Stargz = Program{name: "stargz", pkg: ".", module: stargz, static: true}
 	// Tests are the specs of a cluster.

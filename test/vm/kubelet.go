@@ -38,9 +38,10 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 	return results, err
 }
 
-// runWithPrograms is runPackages, with the programs for the tests of gVisor and of remote snapshotters.
+// runWithPrograms is runPackages, with the programs for the tests of gVisor, of shims and of remote snapshotters.
 func (s *session) runWithPrograms(ctx context.Context, patterns []string) ([]*result, error) {
-	env, remove, err := s.sharePrograms(ctx, kubernetes.Runsc, kubernetes.Stargz)
+	env, remove, err := s.sharePrograms(ctx, kubernetes.Runsc, kubernetes.RunscShim, kubernetes.Runc,
+		kubernetes.ContainerdShim, kubernetes.Stargz)
 	if err != nil {
 		return nil, err
 	}
