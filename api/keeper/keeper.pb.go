@@ -485,6 +485,60 @@ func (x *DeleteRequest) GetWithdrawn() []string {
 	return nil
 }
 
+// Shim is what a shim of containerd's is told of its containers: the options of the runtime handler, as a protobuf Any has
+// them. Both are empty if there are none.
+type Shim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OptionsType   string                 `protobuf:"bytes,1,opt,name=options_type,json=optionsType,proto3" json:"options_type,omitempty"` // the name of the message
+	Options       []byte                 `protobuf:"bytes,2,opt,name=options,proto3" json:"options,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shim) Reset() {
+	*x = Shim{}
+	mi := &file_keeper_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shim) ProtoMessage() {}
+
+func (x *Shim) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shim.ProtoReflect.Descriptor instead.
+func (*Shim) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Shim) GetOptionsType() string {
+	if x != nil {
+		return x.OptionsType
+	}
+	return ""
+}
+
+func (x *Shim) GetOptions() []byte {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
 type RunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -515,14 +569,17 @@ type RunRequest struct {
 	// container is made in that sandbox. Empty: it is in none, or makes one. A keeper that knows this has the feature "sandbox".
 	Sandbox string `protobuf:"bytes,18,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	// runtime_flags come before each command of the runtime at runtime_path. They are of the feature "sandbox", too.
-	RuntimeFlags  []string `protobuf:"bytes,19,rep,name=runtime_flags,json=runtimeFlags,proto3" json:"runtime_flags,omitempty"`
+	RuntimeFlags []string `protobuf:"bytes,19,rep,name=runtime_flags,json=runtimeFlags,proto3" json:"runtime_flags,omitempty"`
+	// shim says that the program at runtime_path is a shim of containerd's. The container makes the pod's sandbox (reaper), or is
+	// in one. A keeper that knows this has the feature "shim".
+	Shim          *Shim `protobuf:"bytes,20,opt,name=shim,proto3" json:"shim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +591,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +604,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RunRequest) GetId() string {
@@ -683,6 +740,13 @@ func (x *RunRequest) GetRuntimeFlags() []string {
 	return nil
 }
 
+func (x *RunRequest) GetShim() *Shim {
+	if x != nil {
+		return x.Shim
+	}
+	return nil
+}
+
 // LogLimits are the limits of a container's log.
 type LogLimits struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -697,7 +761,7 @@ type LogLimits struct {
 
 func (x *LogLimits) Reset() {
 	*x = LogLimits{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +773,7 @@ func (x *LogLimits) String() string {
 func (*LogLimits) ProtoMessage() {}
 
 func (x *LogLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +786,7 @@ func (x *LogLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLimits.ProtoReflect.Descriptor instead.
 func (*LogLimits) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LogLimits) GetMaxSize() int64 {
@@ -771,7 +835,7 @@ type StartError struct {
 
 func (x *StartError) Reset() {
 	*x = StartError{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +847,7 @@ func (x *StartError) String() string {
 func (*StartError) ProtoMessage() {}
 
 func (x *StartError) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +860,7 @@ func (x *StartError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartError.ProtoReflect.Descriptor instead.
 func (*StartError) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartError) GetExitCode() int32 {
@@ -826,7 +890,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +902,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +915,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunResponse) GetPid() int32 {
@@ -902,7 +966,7 @@ type Setup struct {
 
 func (x *Setup) Reset() {
 	*x = Setup{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +978,7 @@ func (x *Setup) String() string {
 func (*Setup) ProtoMessage() {}
 
 func (x *Setup) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +991,7 @@ func (x *Setup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setup.ProtoReflect.Descriptor instead.
 func (*Setup) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Setup) GetEngine() string {
@@ -970,7 +1034,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1046,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1059,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Phase) GetName() string {
@@ -1030,7 +1094,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1106,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1119,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -1100,7 +1164,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1176,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1189,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -1228,7 +1292,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1304,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1317,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -1272,7 +1336,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1348,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1361,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -1318,7 +1382,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1394,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1407,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -1384,7 +1448,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1460,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1473,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1485,7 +1549,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1561,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1574,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1537,7 +1601,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1613,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1626,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1590,7 +1654,7 @@ type KillExecRequest struct {
 
 func (x *KillExecRequest) Reset() {
 	*x = KillExecRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1666,7 @@ func (x *KillExecRequest) String() string {
 func (*KillExecRequest) ProtoMessage() {}
 
 func (x *KillExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1679,7 @@ func (x *KillExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillExecRequest.ProtoReflect.Descriptor instead.
 func (*KillExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KillExecRequest) GetContainerId() string {
@@ -1649,7 +1713,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1725,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1738,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1707,7 +1771,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1783,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1796,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{23}
+	return file_keeper_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1801,7 +1865,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1877,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1890,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{24}
+	return file_keeper_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1853,7 +1917,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1929,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1942,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{25}
+	return file_keeper_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1907,7 +1971,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +1983,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[26]
+	mi := &file_keeper_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +1996,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{26}
+	return file_keeper_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FreezeRequest) GetId() string {
@@ -1979,7 +2043,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[27]
+	mi := &file_keeper_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2055,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[27]
+	mi := &file_keeper_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2068,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{27}
+	return file_keeper_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -2073,7 +2137,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[28]
+	mi := &file_keeper_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2149,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[28]
+	mi := &file_keeper_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2162,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{28}
+	return file_keeper_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -2125,7 +2189,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[29]
+	mi := &file_keeper_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2201,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[29]
+	mi := &file_keeper_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2214,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{29}
+	return file_keeper_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -2209,7 +2273,10 @@ const file_keeper_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"=\n" +
 	"\rDeleteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\twithdrawn\x18\x02 \x03(\tR\twithdrawn\"\xbc\x04\n" +
+	"\twithdrawn\x18\x02 \x03(\tR\twithdrawn\"C\n" +
+	"\x04Shim\x12!\n" +
+	"\foptions_type\x18\x01 \x01(\tR\voptionsType\x12\x18\n" +
+	"\aoptions\x18\x02 \x01(\fR\aoptions\"\xe7\x04\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -2233,7 +2300,8 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"log_limits\x18\x11 \x01(\v2\x1a.berth.keeper.v1.LogLimitsR\tlogLimits\x12\x18\n" +
 	"\asandbox\x18\x12 \x01(\tR\asandbox\x12#\n" +
-	"\rruntime_flags\x18\x13 \x03(\tR\fruntimeFlags\"\x81\x01\n" +
+	"\rruntime_flags\x18\x13 \x03(\tR\fruntimeFlags\x12)\n" +
+	"\x04shim\x18\x14 \x01(\v2\x15.berth.keeper.v1.ShimR\x04shim\"\x81\x01\n" +
 	"\tLogLimits\x12\x19\n" +
 	"\bmax_size\x18\x01 \x01(\x03R\amaxSize\x12\x1b\n" +
 	"\tmax_files\x18\x02 \x01(\x05R\bmaxFiles\x12\x12\n" +
@@ -2391,7 +2459,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -2400,105 +2468,107 @@ var file_keeper_proto_goTypes = []any{
 	(*Counts)(nil),                // 4: berth.keeper.v1.Counts
 	(*ContainerRequest)(nil),      // 5: berth.keeper.v1.ContainerRequest
 	(*DeleteRequest)(nil),         // 6: berth.keeper.v1.DeleteRequest
-	(*RunRequest)(nil),            // 7: berth.keeper.v1.RunRequest
-	(*LogLimits)(nil),             // 8: berth.keeper.v1.LogLimits
-	(*StartError)(nil),            // 9: berth.keeper.v1.StartError
-	(*RunResponse)(nil),           // 10: berth.keeper.v1.RunResponse
-	(*Setup)(nil),                 // 11: berth.keeper.v1.Setup
-	(*Phase)(nil),                 // 12: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 13: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 14: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 15: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 16: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 17: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 18: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 19: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 20: berth.keeper.v1.ExecID
-	(*KillExecRequest)(nil),       // 21: berth.keeper.v1.KillExecRequest
-	(*ExecExit)(nil),              // 22: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 23: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 24: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 25: berth.keeper.v1.UpdateRequest
-	(*FreezeRequest)(nil),         // 26: berth.keeper.v1.FreezeRequest
-	(*CheckpointRequest)(nil),     // 27: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 28: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 29: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
+	(*Shim)(nil),                  // 7: berth.keeper.v1.Shim
+	(*RunRequest)(nil),            // 8: berth.keeper.v1.RunRequest
+	(*LogLimits)(nil),             // 9: berth.keeper.v1.LogLimits
+	(*StartError)(nil),            // 10: berth.keeper.v1.StartError
+	(*RunResponse)(nil),           // 11: berth.keeper.v1.RunResponse
+	(*Setup)(nil),                 // 12: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 13: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 14: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 15: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 16: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 17: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 18: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 19: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 20: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 21: berth.keeper.v1.ExecID
+	(*KillExecRequest)(nil),       // 22: berth.keeper.v1.KillExecRequest
+	(*ExecExit)(nil),              // 23: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 24: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 25: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 26: berth.keeper.v1.UpdateRequest
+	(*FreezeRequest)(nil),         // 27: berth.keeper.v1.FreezeRequest
+	(*CheckpointRequest)(nil),     // 28: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 29: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 30: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	30, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	31, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
-	31, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
-	23, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
-	8,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
-	30, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
-	9,  // 6: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	12, // 7: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	11, // 8: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	30, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	31, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	30, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	30, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	11, // 13: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
-	14, // 14: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	14, // 15: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	9,  // 16: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 17: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	7,  // 18: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	13, // 19: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	6,  // 20: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.DeleteRequest
-	5,  // 21: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 22: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	16, // 23: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	16, // 24: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	18, // 25: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	20, // 26: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	21, // 27: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.KillExecRequest
-	23, // 28: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	24, // 29: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	5,  // 30: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	5,  // 31: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	25, // 32: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	5,  // 33: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	5,  // 34: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	27, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	26, // 36: berth.keeper.v1.Keeper.Freeze:input_type -> berth.keeper.v1.FreezeRequest
-	28, // 37: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	29, // 38: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 39: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	2,  // 40: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
-	0,  // 41: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	3,  // 42: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	10, // 43: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 44: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 45: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	14, // 46: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	15, // 47: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	17, // 48: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 49: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	19, // 50: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	22, // 51: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 52: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 57: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 58: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 59: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 60: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 61: berth.keeper.v1.Keeper.Freeze:output_type -> berth.keeper.v1.Empty
-	0,  // 62: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 63: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 64: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 65: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
-	0,  // 66: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	42, // [42:67] is the sub-list for method output_type
-	17, // [17:42] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	32, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
+	24, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
+	9,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
+	7,  // 5: berth.keeper.v1.RunRequest.shim:type_name -> berth.keeper.v1.Shim
+	31, // 6: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	10, // 7: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
+	13, // 8: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	12, // 9: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	31, // 10: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	32, // 11: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	31, // 12: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	31, // 13: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	12, // 14: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	15, // 15: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	15, // 16: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	10, // 17: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 18: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	8,  // 19: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	14, // 20: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	6,  // 21: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.DeleteRequest
+	5,  // 22: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 23: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	17, // 24: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	17, // 25: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	19, // 26: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	21, // 27: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	22, // 28: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.KillExecRequest
+	24, // 29: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	25, // 30: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	5,  // 31: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 32: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	26, // 33: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	5,  // 34: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 35: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	28, // 36: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	27, // 37: berth.keeper.v1.Keeper.Freeze:input_type -> berth.keeper.v1.FreezeRequest
+	29, // 38: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	30, // 39: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 40: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	2,  // 41: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
+	0,  // 42: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	3,  // 43: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	11, // 44: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 45: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 46: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	15, // 47: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	16, // 48: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	18, // 49: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 50: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	20, // 51: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	23, // 52: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 53: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 59: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 60: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 61: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 62: berth.keeper.v1.Keeper.Freeze:output_type -> berth.keeper.v1.Empty
+	0,  // 63: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 64: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 65: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 66: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
+	0,  // 67: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	43, // [43:68] is the sub-list for method output_type
+	18, // [18:43] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -2512,7 +2582,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

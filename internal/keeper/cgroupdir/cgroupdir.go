@@ -6,6 +6,7 @@ package cgroupdir
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -236,6 +237,18 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 		}
 	}
 	return nil
+}
+
+// RemoveMembers removes the cgroups of a container whose processes are dead, where a runtime has left some.
+func RemoveMembers(paths map[string]string, log *slog.Logger) {
+	for k, p := range paths {
+		if Members(map[string]string{k: p}) == "" {
+			continue
+		}
+		if err := cgroups.RemovePath(p); err != nil {
+			log.Warn("remove cgroup", "cgroup", p, "error", err)
+		}
+	}
 }
 
 // Thaw lets all processes of a frozen container run again.

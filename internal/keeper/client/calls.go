@@ -42,6 +42,9 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU, Setup: string(req.Setup),
 		Sandbox: req.Sandbox, RuntimeFlags: req.RuntimeFlags,
 	}
+	if req.Shim != nil {
+		in.Shim = &api.Shim{OptionsType: req.Shim.OptionsType, Options: req.Shim.Options}
+	}
 	if l := req.LogLimits; l != (loglimit.Limits{}) && req.LogPath != "" {
 		in.LogLimits = &api.LogLimits{
 			MaxSize: l.MaxSize, MaxFiles: int32(l.MaxFiles), Rate: l.Rate, Burst: l.Burst, Over: string(l.Over),
@@ -57,6 +60,11 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		}
 		if req.Sandbox != "" || len(req.RuntimeFlags) > 0 {
 			if err := conn.require(FeatureSandbox, "a container in a sandbox, or flags of a runtime"); err != nil {
+				return err
+			}
+		}
+		if in.Shim != nil {
+			if err := conn.require(FeatureShim, "a container of a shim"); err != nil {
 				return err
 			}
 		}

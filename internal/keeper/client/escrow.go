@@ -292,18 +292,23 @@ func (e *escrow) signal(id string, sig syscall.Signal) (sent bool) {
 		return false
 	}
 	fd, held := it.files[protocol.RolePidfd]
-	if !held || sig == unix.SIGSTOP && inSandbox(it.record) {
+	if !held || sig == unix.SIGSTOP && proxied(it.record) {
 		return false
 	}
 	err := unix.PidfdSendSignal(fd, sig, nil, 0)
 	return err == nil || errors.Is(err, unix.ESRCH)
 }
 
-// inSandbox tells whether a record is that of a container in a sandbox: the process here is a proxy, which passes
-// signals on, but for those that it cannot catch.
-func inSandbox(js json.RawMessage) bool {
-	var r struct{ Container struct{ Sandbox string } }
-	return json.Unmarshal(js, &r) == nil && r.Container.Sandbox != ""
+// proxied tells whether a record is that of a container with a proxy: that is the process here, which passes signals
+// on, but for those that it cannot catch.
+func proxied(js json.RawMessage) bool {
+	var r struct {
+		Container struct {
+			Sandbox string
+			Shim    *struct{}
+		}
+	}
+	return json.Unmarshal(js, &r) == nil && (r.Container.Sandbox != "" || r.Container.Shim != nil)
 }
 
 func (e *escrow) close() {

@@ -23,7 +23,11 @@ type RunRequest struct {
 	RuntimeFlags []string // come before each command of that binary; like Sandbox, of newer keepers
 	// Sandbox is the ID of the container with which that binary has made a sandbox, such as gVisor's: this one is made in
 	// it. Empty: in none. A keeper that is too old for it gets no such request: Run fails with ErrFailedPrecondition.
-	Sandbox       string
+	Sandbox string
+	// Shim says that RuntimePath is a shim of containerd's, and has its options; nil: it is none. The container makes the
+	// pod's sandbox (Reaper), or is in one. A keeper that is too old for it gets no such request: Run fails with
+	// ErrFailedPrecondition.
+	Shim          *Shim
 	SystemdCgroup bool // Spec.Linux.CgroupsPath is slice:prefix:name
 	// Setup chooses what sets the container up, and starts its execs, where RuntimePath is empty. A keeper that is too old
 	// to know of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
@@ -49,6 +53,12 @@ type RunRequest struct {
 	Attach *AttachRequest
 }
 
+// Shim has the options that a shim of containerd's is given, as a protobuf Any. Both are empty if there are none.
+type Shim struct {
+	OptionsType string // the name of the message
+	Options     []byte
+}
+
 // What both sides say of containers, see package protocol.
 type (
 	SetupChoice = protocol.SetupChoice
@@ -67,6 +77,7 @@ const (
 	EngineLibcontainerStage = protocol.EngineLibcontainerStage
 	EngineCRIU              = protocol.EngineCRIU
 	EngineOCI               = protocol.EngineOCI
+	EngineShim              = protocol.EngineShim
 	StateStarting           = protocol.StateStarting
 	StateRunning            = protocol.StateRunning
 	StateExited             = protocol.StateExited
@@ -74,6 +85,7 @@ const (
 	FeatureSetup            = protocol.FeatureSetup
 	FeatureLogLimits        = protocol.FeatureLogLimits
 	FeatureSandbox          = protocol.FeatureSandbox
+	FeatureShim             = protocol.FeatureShim
 )
 
 // RunResult describes a container whose program runs.

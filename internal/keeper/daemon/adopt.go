@@ -17,6 +17,7 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/proxy"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
@@ -302,15 +303,17 @@ func (p *process) follow(proc *pidfd.FD) {
 }
 
 // resolve finds out whether the program of an exec has begun, if the exec's keeper ended at that time. The program has
-// begun if the process is not a stage any more. A stage that still waited when its keeper ended, ends by itself. After
+// begun if the process is not a stage any more, nor a proxy that waits. One of these that still waited when its keeper
+// ended, ends by itself. After
 // an upgrade during this call, the new program resolves the exec again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
-	for stage.Is(p.record.PID) && time.Now().Before(deadline) {
+	waits := func() bool { return stage.Is(p.record.PID) || proxy.Waits(p.record.PID) }
+	for waits() && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
-	lost := stage.Is(p.record.PID)
+	lost := waits()
 	if lost { // something keeps it from seeing that its keeper has gone
 		_ = proc.Signal(unix.SIGKILL)
 	} else if pidfd.Alive(p.record.PID, p.record.Start) {

@@ -246,7 +246,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.settle(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
-		r.OOMKilled = oom > 0 && exit.Code == 128+int(unix.SIGKILL)
+		r.OOMKilled = (oom > 0 || r.OOMSeen) && exit.Code == 128+int(unix.SIGKILL)
 	})
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
@@ -257,24 +257,24 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.drain()
 }
 
-// endInSandbox kills what a container in a sandbox may still run after the end of its proxy: all of it where the proxy
-// was killed, or could not learn of the program's end, and what the program has left where others are in its PID
-// namespace. The container's end is told afterwards: whoever starts its program again does not have it twice.
+// endInSandbox kills what a container with a proxy may still run after the end of that: all of it where the proxy was
+// killed, or could not learn of the program's end, and what the program has left where others are in its PID namespace.
+// The container's end is told afterwards: whoever starts its program again does not have it twice.
 func (c *container) endInSandbox(exit pidfd.Exit) {
 	r := c.Record()
-	if r.Sandbox == "" {
+	if !r.Proxied() {
 		return
 	}
 	byItself := exit.Known && exit.Code != 128+int(unix.SIGKILL) && exit.Code != proxy.Unknown
 	if byItself && !r.SharedPIDs {
 		return
 	}
-	if maker, err := c.s.find(r.Sandbox); err == nil {
+	if maker, err := c.s.find(r.Sandbox); err == nil && r.Shim == nil {
 		if m := maker.Record(); !pidfd.Alive(m.PID, m.Start) {
 			return
 		}
 	}
-	if err := c.signalInSandbox(context.Background(), r.Sandbox, unix.SIGKILL, true); err != nil {
+	if err := c.signalInSandbox(context.Background(), unix.SIGKILL, true); err != nil {
 		c.log.Warn("kill what is left in the sandbox", "error", err)
 	}
 }
@@ -355,14 +355,16 @@ func (c *container) drainAgain() {
 	c.drain()
 }
 
-// signalInSandbox has the OCI runtime send a signal to a container in a sandbox. A sandbox that does not answer to
-// SIGKILL is ended, with all containers that are in it: none of them could be ended otherwise, nor the pod.
-func (c *container) signalInSandbox(ctx context.Context, sandbox string, sig unix.Signal, all bool) error {
+// signalInSandbox has the OCI runtime, or the shim, send a signal to a container that has a proxy. A sandbox that does
+// not answer to SIGKILL is ended, with all containers that are in it: none of them could be ended otherwise, nor the
+// pod. The engine of shims does so itself.
+func (c *container) signalInSandbox(ctx context.Context, sig unix.Signal, all bool) error {
 	err := c.s.runtime.Signal(ctx, c, sig, all)
-	if err == nil || sig != unix.SIGKILL {
+	rec := c.Record()
+	if err == nil || sig != unix.SIGKILL || rec.Shim != nil {
 		return err
 	}
-	maker, ferr := c.s.find(sandbox)
+	maker, ferr := c.s.find(rec.Sandbox)
 	if ferr != nil {
 		return errors.Join(err, ferr)
 	}
@@ -376,14 +378,14 @@ func (c *container) signalInSandbox(ctx context.Context, sandbox string, sig uni
 	return maker.signal(ctx, sig)
 }
 
-// signal sends a signal to the init process. A proxy passes signals on to a container in a sandbox, but for those that
-// no process can catch.
+// signal sends a signal to the init process. A proxy passes signals on to its container, but for those that no process
+// can catch.
 func (c *container) signal(ctx context.Context, sig unix.Signal) error {
 	c.mu.Lock()
-	proc, sandbox := c.proc, c.record.Sandbox
+	proc, proxied := c.proc, c.record.Proxied()
 	c.mu.Unlock()
-	if sandbox != "" && (sig == unix.SIGKILL || sig == unix.SIGSTOP) {
-		return c.signalInSandbox(ctx, sandbox, sig, false)
+	if proxied && (sig == unix.SIGKILL || sig == unix.SIGSTOP) {
+		return c.signalInSandbox(ctx, sig, false)
 	}
 	if proc == nil {
 		return nil

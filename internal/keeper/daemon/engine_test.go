@@ -121,7 +121,7 @@ func (e *engine) Signal(_ context.Context, c runtime.Container, _ unix.Signal, _
 	return e.called("signal", c)
 }
 
-func (e *engine) KillExec(_ context.Context, c runtime.Container, _ int) error {
+func (e *engine) KillExec(_ context.Context, c runtime.Container, _ string, _ int) error {
 	return e.called("kill exec", c)
 }
 

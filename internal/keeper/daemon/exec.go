@@ -218,7 +218,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		if r.Sandbox == "" { // else the kernel has no process of it
+		if !r.Proxied() { // else the kernel has no process of it, or the keeper does not know it
 			l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
 		}
 		c.mu.Lock()
@@ -409,17 +409,20 @@ func (p *process) kill(timeout bool) {
 		p.cancel()
 	}
 	proc, dir, pid, paths := p.proc, p.record.Cgroup, p.record.PID, c.record.Cgroups
-	inner := p.record.Inner
+	inner, proxied, shim, starts := p.record.Inner, c.record.Proxied(), c.record.Shim != nil, p.cancel != nil
 	c.mu.Unlock()
 	switch {
-	case inner != 0:
-		if proc == nil {
-			break // it has ended
+	case proxied:
+		if proc == nil || starts {
+			break // it has ended, or its start ends
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 		defer cancel()
-		if err := c.s.runtime.KillExec(ctx, c, inner); err != nil {
+		err := c.s.runtime.KillExec(ctx, c, p.record.ExecID, inner)
+		if err != nil {
 			c.log.Error("kill exec", "exec_id", p.record.ExecID, "error", err)
+		} else if shim {
+			return // the proxy ends as the exec does
 		}
 	case dir != "":
 		// Also while it is being started: it is in this cgroup from the moment that it can run anything.

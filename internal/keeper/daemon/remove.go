@@ -214,7 +214,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		return nil // it has never run
 	}
 	c.mu.Lock()
-	paths, state, sandbox := c.record.Cgroups, c.record.State, c.record.Sandbox
+	paths, state, proxied := c.record.Cgroups, c.record.State, c.record.Proxied()
 	if sig == unix.SIGKILL && c.record.Join != nil && c.record.Join.OwnProcesses {
 		all = false // the kernel ends all others with the init process
 	}
@@ -222,8 +222,8 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 	if state == protocol.StateExited || sig == protocol.NoSignal {
 		return nil
 	}
-	if all && sandbox != "" {
-		return c.signalInSandbox(ctx, sandbox, sig, true)
+	if all && proxied {
+		return c.signalInSandbox(ctx, sig, true)
 	}
 	if all {
 		err = cgroupdir.SignalAll(paths, sig)

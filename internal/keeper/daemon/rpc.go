@@ -40,7 +40,8 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
 		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst,
-			protocol.FeatureLogLimits, protocol.FeatureFreeze, protocol.FeatureSandbox}, Counts: s.counts(),
+			protocol.FeatureLogLimits, protocol.FeatureFreeze, protocol.FeatureSandbox,
+			protocol.FeatureShim}, Counts: s.counts(),
 	}, nil
 }
 

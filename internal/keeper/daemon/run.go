@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,7 +89,8 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
 			req.RuntimePath, errdefs.ErrNotImplemented)
 	}
-	if err := s.checkSandbox(req); err != nil {
+	shim, err := s.checkSandbox(req)
+	if err != nil {
 		return nil, err
 	}
 	limits := logLimits(req.LogLimits)
@@ -107,14 +109,14 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	r := record.Container{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath, LogLimits: limits,
 		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup, Sandbox: req.Sandbox,
-		RuntimeFlags: req.RuntimeFlags,
-		Stdin:        req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
+		RuntimeFlags: req.RuntimeFlags, Shim: shim,
+		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
 		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
 	}
 	r.SharedPIDs = r.Sandbox != "" && !slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
 		return ns.Type == specs.PIDNamespace
 	})
-	if r.Runtime != "" && r.RuntimeRoot == "" {
+	if r.Runtime != "" && r.RuntimeRoot == "" && r.Shim == nil {
 		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
 	}
 	c := s.newContainer(r)
@@ -155,27 +157,40 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	return c, nil
 }
 
-// checkSandbox checks the sandbox that a container is to be made in.
-func (s *Server) checkSandbox(req *api.RunRequest) error {
+// checkSandbox checks the sandbox that a container is to be made in. For a container of a shim, it returns what the
+// shim is told, and where that of the sandbox is.
+func (s *Server) checkSandbox(req *api.RunRequest) (*record.Shim, error) {
+	var shim *record.Shim
+	if req.Shim != nil {
+		shim = &record.Shim{OptionsType: req.Shim.OptionsType, Options: req.Shim.Options}
+		if req.RuntimePath == "" || req.Sandbox == "" && !req.Reaper {
+			return nil, fmt.Errorf("shim of container %s: it needs a path, and a pod whose sandbox the container makes, or is "+
+				"in: %w", req.Id, errdefs.ErrInvalidArgument)
+		}
+	}
 	switch {
 	case req.Sandbox == "":
-		return nil
+		return shim, nil
 	case req.RuntimePath == "":
-		return fmt.Errorf("sandbox %s of container %s: the built-in runtime has no sandboxes: %w", req.Sandbox, req.Id,
+		return nil, fmt.Errorf("sandbox %s of container %s: the built-in runtime has no sandboxes: %w", req.Sandbox, req.Id,
 			errdefs.ErrInvalidArgument)
 	case req.Sandbox == req.Id || req.Reaper:
-		return fmt.Errorf("sandbox %s of container %s: a container that makes a sandbox is in no other: %w", req.Sandbox,
+		return nil, fmt.Errorf("sandbox %s of container %s: a container that makes a sandbox is in no other: %w", req.Sandbox,
 			req.Id, errdefs.ErrInvalidArgument)
 	}
 	c, err := s.find(req.Sandbox)
 	if err != nil {
-		return fmt.Errorf("sandbox of container %s: %w", req.Id, err)
+		return nil, fmt.Errorf("sandbox of container %s: %w", req.Id, err)
 	}
-	if r := c.Record(); r.State != protocol.StateRunning || r.Runtime != req.RuntimePath {
-		return fmt.Errorf("sandbox %s of container %s: it is %s, of the runtime %q, and not running by %q: %w", req.Sandbox,
-			req.Id, r.State, r.Runtime, req.RuntimePath, errdefs.ErrFailedPrecondition)
+	r := c.Record()
+	if r.State != protocol.StateRunning || r.Runtime != req.RuntimePath || (r.Shim == nil) != (shim == nil) {
+		return nil, fmt.Errorf("sandbox %s of container %s: it is %s, of the runtime %q, and not running by %q: %w",
+			req.Sandbox, req.Id, r.State, r.Runtime, req.RuntimePath, errdefs.ErrFailedPrecondition)
 	}
-	return nil
+	if shim != nil {
+		shim.Address, shim.Version, shim.PID, shim.Start = r.Shim.Address, r.Shim.Version, r.Shim.PID, r.Shim.Start
+	}
+	return shim, nil
 }
 
 // logLimits are those of a request, none if it has none.
@@ -295,6 +310,7 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	r := c.record
 	r.State, r.Prepared, r.StartedAt = protocol.StateRunning, true, time.Now()
 	r.PID, r.Start, r.Cgroups, r.SandboxPID = res.PID, start, res.Cgroups, res.Sandbox
+	r.Shim = cmp.Or(res.Shim, r.Shim)
 	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != protocol.EngineStage {
 		r.Waits = procfs.CommandLine(res.PID)
@@ -322,7 +338,8 @@ func (c *container) targetLives(spec *specs.Spec) error {
 			continue
 		}
 		for _, other := range c.s.containers.all() {
-			if r := other.Record(); r.PID == pid && r.State == protocol.StateRunning && pidfd.Alive(pid, r.Start) {
+			r := other.Record()
+			if cmp.Or(r.SandboxPID, r.PID) == pid && r.State == protocol.StateRunning && pidfd.Alive(r.PID, r.Start) {
 				return nil
 			}
 		}
@@ -466,7 +483,8 @@ var (
 	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
 	forbidden = regexp.MustCompile(`permission denied|is a directory|operation not permitted`)
 	prefixes  = regexp.MustCompile(
-		`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)
+		`^(OCI runtime (create|start|exec) failed: |unable to start container process: |error during container init: ` +
+			`|runc create failed: |exec failed: )+`)
 )
 
 // startError returns the answer for an error that the container's configuration has caused, with the exit code that a

@@ -24,6 +24,7 @@ const (
 	EngineLibcontainerStage Engine = "libcontainer, then stage"
 	EngineCRIU              Engine = "criu" // restored from a checkpoint
 	EngineOCI               Engine = "oci"  // an OCI runtime binary; the reason names it
+	EngineShim              Engine = "shim" // one of containerd's shims; the reason names it
 )
 
 // Setup says what has set a container up, what its execs are started by, and why. An exec that asks for what its engine
@@ -81,4 +82,5 @@ const (
 	FeatureLogLimits   = "log-limits"   // it heeds RunRequest.LogLimits
 	FeatureFreeze      = "freeze"       // it has the call Freeze
 	FeatureSandbox     = "sandbox"      // it heeds RunRequest.Sandbox
+	FeatureShim        = "shim"         // it heeds RunRequest.Shim
 )

@@ -13,9 +13,6 @@
 
 void berth_proxy(int argc, char **argv);
 
-/* The ends of the program that are no container's, beside PROXY_UNKNOWN: the sandbox is gone, or has not started it. */
-enum { KILLED = 128 + SIGKILL, NOT_STARTED = 128 };
-
 /* How long the proxy of a keeper that has been killed waits for the next one, in seconds. */
 enum { PATIENCE = 300 };
 
@@ -79,23 +76,29 @@ static pid_t run(struct call *c, int out, int err, int temporary)
 static void start(char **argv)
 {
 	struct call c;
-	int status = 0;
+	struct proxy_start how = {0};
 	pid_t pid;
 
 	begin(&c, argv);
 	add(&c, "--log");
-	add(&c, argv[PROXY_ARG_LOG]);
+	add(&c, argv[PROXY_ARG_DETAIL]);
 	add(&c, "--log-format");
 	add(&c, "json");
 	add(&c, "start");
 	add(&c, argv[PROXY_ARG_ID]);
 	pid = run(&c, -1, -1, 0);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		status = -1;
+	if (pid < 0 || waitpid(pid, &how.status, 0) != pid)
+		how.status = -1;
+	proxy_tell(&how, 0);
+}
+
+/* proxy_tell tells the keeper how the start has ended. After a start that has failed, the process ends. */
+void proxy_tell(const struct proxy_start *how, size_t text)
+{
 	/* Nobody is there to read it if the keeper has been killed meanwhile. */
-	send(PROXY_FD_KEEPER, &status, sizeof status, MSG_NOSIGNAL);
-	if (status != 0)
-		_exit(NOT_STARTED);
+	send(PROXY_FD_KEEPER, how, sizeof how->status + text, MSG_NOSIGNAL);
+	if (how->status != 0)
+		_exit(PROXY_NOT_STARTED);
 	close(PROXY_FD_KEEPER);
 }
 
@@ -121,11 +124,12 @@ static int exit_code(int fd)
 	return (int)code;
 }
 
-static int sandbox_is_gone(void)
+/* proxy_sandbox_is_gone waits for the end of the sandbox, or of the shim, for at most so long. */
+int proxy_sandbox_is_gone(int milliseconds)
 {
 	struct pollfd p = {.fd = PROXY_FD_SANDBOX, .events = POLLIN};
 
-	return poll(&p, 1, 0) > 0;
+	return poll(&p, 1, milliseconds) > 0;
 }
 
 static time_t seconds(void)
@@ -181,8 +185,8 @@ static void follow(char **argv)
 				close(ends[0]);
 				if (code >= 0)
 					_exit(code);
-				if (sandbox_is_gone())
-					_exit(KILLED);
+				if (proxy_sandbox_is_gone(0))
+					_exit(PROXY_KILLED);
 				if (seconds() - began > LASTED)
 					tries = 1;
 			}
@@ -201,8 +205,8 @@ static void follow(char **argv)
 	}
 }
 
-/* drop_streams gives the container's standard streams up: its program has them. */
-static void drop_streams(void)
+/* proxy_drop_streams gives the container's standard streams up: its program has them. */
+void proxy_drop_streams(void)
 {
 	int null = open_null();
 
@@ -220,15 +224,21 @@ __attribute__((constructor))
 void berth_proxy(int argc, char **argv)
 {
 	sigset_t all;
+	int shim;
 	char go;
 
 	if (argc <= PROXY_ARG_RUNTIME || argv == NULL || argv[0] == NULL || strcmp(argv[0], PROXY_NAME) != 0)
 		return;
+	shim = strcmp(argv[PROXY_ARG_RUNTIME], PROXY_SHIM) == 0;
+	if (shim && argc != PROXY_SHIM_ARGS)
+		_exit(PROXY_UNKNOWN);
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, PROXY_NAME, 0, 0, 0);
 	if (strcmp(argv[PROXY_ARG_STATE], PROXY_WAITS) == 0) {
 		if (read(PROXY_FD_KEEPER, &go, 1) != 1) {
+			if (shim && *argv[PROXY_ARG_DETAIL] != 0)
+				_exit(PROXY_ABANDONED);
 			/* The keeper is dead. The next one undoes the start, and kills this process. */
 			sleep(PATIENCE);
 			_exit(PROXY_UNKNOWN);
@@ -238,7 +248,9 @@ void berth_proxy(int argc, char **argv)
 		execv("/proc/self/exe", argv);
 		_exit(PROXY_UNKNOWN);
 	}
+	if (shim)
+		proxy_of_shim(argv);
 	start(argv);
-	drop_streams();
+	proxy_drop_streams();
 	follow(argv);
 }

@@ -51,7 +51,7 @@ func TestAWaitThatIsKilledOftenIsBegunAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			if err := p.Go(10 * time.Second); err != nil {
+			if err := p.Go(t.Context(), 10*time.Second); err != nil {
 				t.Fatal(err)
 			}
 			var status unix.WaitStatus

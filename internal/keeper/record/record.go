@@ -39,7 +39,10 @@ type Container struct {
 	Sandbox    string `json:"sandbox,omitempty"`
 	SandboxPID int    `json:"sandboxPID,omitempty"`
 	// SharedPIDs says that a container in a sandbox has no PID namespace of its own.
-	SharedPIDs  bool   `json:"sharedPIDs,omitempty"`
+	SharedPIDs bool `json:"sharedPIDs,omitempty"`
+	// Shim is what is known of the shim, if Runtime is one of containerd's; nil: it is none. SandboxPID is the process
+	// that the shim has named for the container then.
+	Shim        *Shim  `json:"shim,omitempty"`
 	Stdin       bool   `json:"stdin,omitempty"`
 	StdinOnce   bool   `json:"stdinOnce,omitempty"`
 	Terminal    bool   `json:"terminal,omitempty"`
@@ -66,9 +69,11 @@ type Container struct {
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	ExitCode   int       `json:"exitCode,omitempty"`
 	OOMKilled  bool      `json:"oomKilled,omitempty"`
-	Lost       bool      `json:"lost,omitempty"`
-	LogDone    bool      `json:"logDone,omitempty"`
-	Orphan     bool      `json:"orphan,omitempty"`
+	// OOMSeen: the shim has said that a process of the container was killed for want of memory.
+	OOMSeen bool `json:"oomSeen,omitempty"`
+	Lost    bool `json:"lost,omitempty"`
+	LogDone bool `json:"logDone,omitempty"`
+	Orphan  bool `json:"orphan,omitempty"`
 
 	// Checkpoint is the nonce of the call for which the container is frozen, CheckpointBy the session that made it.
 	Checkpoint   string `json:"checkpoint,omitempty"`
@@ -76,6 +81,21 @@ type Container struct {
 	// CheckpointGroup is the process group that writes it down.
 	CheckpointGroup int `json:"checkpointGroup,omitempty"`
 }
+
+// Shim is a shim of containerd's, and what it is told.
+type Shim struct {
+	// OptionsType and Options are the runtime's options, as a protobuf Any has them. Empty: there are none.
+	OptionsType string `json:"optionsType,omitempty"`
+	Options     []byte `json:"options,omitempty"`
+	// Address is where its socket is: a path, or a name after an @. It is empty until the shim of the pod is started.
+	Address string `json:"address,omitempty"`
+	Version int    `json:"version,omitempty"` // of its task service
+	PID     int    `json:"pid,omitempty"`
+	Start   uint64 `json:"start,omitempty"` // of that process
+}
+
+// Proxied says whether the container's process is a proxy (package proxy).
+func (r *Container) Proxied() bool { return r.Sandbox != "" || r.Shim != nil }
 
 // SetSetup records what has set the container up, and what its execs by the stage need (nil: they are not started by
 // the stage). Earlier versions of the keeper know Setup by two booleans of Join, which are written for them and read in
@@ -94,6 +114,8 @@ func (r *Container) Engine() protocol.Engine {
 	switch {
 	case r.Setup.Engine != "":
 		return r.Setup.Engine
+	case r.Shim != nil:
+		return protocol.EngineShim
 	case r.Runtime != "":
 		return protocol.EngineOCI
 	case r.Join != nil && r.Join.Whole:
@@ -125,6 +147,12 @@ func (r *Container) StatusSetup() protocol.Setup {
 func OCISetup(path string) protocol.Setup {
 	reason := "the OCI runtime " + path + " is asked for"
 	return protocol.Setup{Engine: protocol.EngineOCI, Reason: reason, ExecEngine: protocol.EngineOCI, ExecReason: reason}
+}
+
+// ShimSetup is that of a container of one of containerd's shims.
+func ShimSetup(path string) protocol.Setup {
+	reason := "the shim " + path + " is asked for"
+	return protocol.Setup{Engine: protocol.EngineShim, Reason: reason, ExecEngine: protocol.EngineShim, ExecReason: reason}
 }
 
 // Exec is a further process of a container, likewise.

@@ -1,5 +1,5 @@
 // Package runtime has the interface of a container engine: code that sets up containers, starts execs in them, and
-// removes them. The engines are the packages stage, libcontainer and oci below this one. Package selector chooses
+// removes them. The engines are the packages stage, libcontainer, oci and shim below this one. Package selector chooses
 // between them, and package plan knows which engine supports which field of a specification. The keeper does what all
 // containers need, whatever their engine: pipes, logs, exit codes, records.
 package runtime
@@ -23,13 +23,10 @@ import (
 // Runtime is a container engine. Its methods may wait for the kernel without a limit; the context limits those that run
 // a program. They may be called concurrently, for the same container too.
 //
-// Another engine, as one for sandboxed containers that speaks containerd's shim v2 protocol, implements all of it, and
-// gets an Engine constant and a case in package selector. Start is the shim's Create, Launch.Register, and its Start;
-// Begun asks State whether the task has left "created". Exec is Exec and Start with Launch.Register between. Update,
-// Pause and Resume are the calls of these names, Destroy is Delete and Shutdown, and Abort is Destroy after a Kill.
-// Started.PID is what the keeper waits for and sends signals to: the engine gives a process of the host that ends with
-// the container's, and whose exit code is that of the container (a proxy, as package oci has for containers in
-// sandboxes). What such an engine has to remember of a container goes into a field of its own in record.Container.
+// Another engine implements all of it, and gets an Engine constant and a case in package selector. Started.PID is what
+// the keeper waits for and sends signals to: the engine gives a process of the host that ends with the container's, and
+// whose exit code is that of the container (a proxy, if the container's own process is none of the keeper's). What such
+// an engine has to remember of a container goes into a field of its own in record.Container.
 type Runtime interface {
 	// Start sets a container up, calls Launch.Register, and lets the container's program begin. After an error, nothing
 	// of the container is left but what Register has taken. The error is a *Declined where the engine cannot make such
@@ -63,14 +60,14 @@ type Checkpointer interface {
 	Checkpoint(ctx context.Context, c Container, d *Dump) error
 }
 
-// Signaller is an engine with containers in sandboxes (record.Container.Sandbox), whose processes the kernel cannot
-// send signals to.
+// Signaller is an engine whose containers have proxies (record.Container.Proxied): the kernel cannot send signals to
+// their processes, or the keeper does not know these.
 type Signaller interface {
 	// Signal sends a signal to the container's init process or, if all is set, to every process. It has no effect if the
 	// container has ended.
 	Signal(ctx context.Context, c Container, sig unix.Signal, all bool) error
-	// KillExec kills the first process of an exec, by its ID in the container (Started.Inner).
-	KillExec(ctx context.Context, c Container, inner int) error
+	// KillExec kills the first process of an exec, by the exec's ID, and the process's in the container (Started.Inner).
+	KillExec(ctx context.Context, c Container, execID string, inner int) error
 }
 
 // Dump is the request of Checkpoint.
@@ -158,7 +155,7 @@ func (l *Launch) Terminal() bool {
 type Started struct {
 	PID     int // on the host
 	Console int // the master of its terminal; -1: none
-	// Inner is the process's ID in the container, for an exec in a sandbox; 0: the process is PID itself.
+	// Inner is the process's ID in the container, for an exec by an OCI runtime in a sandbox; 0: there is none.
 	Inner int
 	// Waits is false for an exec whose program is running already.
 	Waits bool
@@ -167,6 +164,7 @@ type Started struct {
 
 	Cgroups map[string]string // directories, as cgroupdir.Recorded has them
 	Sandbox int               // the process of the sandbox that the container is in, where PID is a proxy's; 0: none
+	Shim    *record.Shim      // that has made it; nil: none
 	Join    *record.Join      // nil: the stage starts no execs in it
 	// Setup names the engine. Package selector adds the reason why that engine was chosen.
 	Setup protocol.Setup

@@ -306,7 +306,7 @@ func (b *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	}
 	if err := l.Register(res); err != nil {
 		if b.sandbox {
-			if kerr := b.KillExec(ctx, c, res.Inner); kerr != nil {
+			if kerr := b.KillExec(ctx, c, l.ExecID, res.Inner); kerr != nil {
 				c.Log().Warn("kill an exec that cannot be followed", "exec_id", l.ExecID, "error", kerr)
 			}
 		}
@@ -519,13 +519,7 @@ func (b *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	if err := b.remove(ctx, c); err != nil {
 		return err
 	}
-	for k, p := range c.Record().Cgroups {
-		if cgroupdir.Members(map[string]string{k: p}) != "" {
-			if err := cgroups.RemovePath(p); err != nil {
-				c.Log().Warn("remove cgroup", "cgroup", p, "error", err)
-			}
-		}
-	}
+	cgroupdir.RemoveMembers(c.Record().Cgroups, c.Log())
 	return nil
 }
 

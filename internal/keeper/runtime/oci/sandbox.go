@@ -80,7 +80,7 @@ func (b *Engine) startInSandbox(c runtime.Container, l *runtime.Launch, created 
 		}
 		return err
 	}
-	if err := p.Go(runtimeLimit); err != nil {
+	if err := p.Go(context.Background(), runtimeLimit); err != nil {
 		if errors.Is(err, proxy.ErrNotStarted) {
 			if msg := lastMessage(logFile); msg != "" {
 				return fmt.Errorf("%s start: %s", filepath.Base(b.path), msg)
@@ -105,7 +105,7 @@ func (b *Engine) Signal(ctx context.Context, c runtime.Container, sig unix.Signa
 }
 
 // KillExec runs kill for one process.
-func (b *Engine) KillExec(ctx context.Context, c runtime.Container, inner int) error {
+func (b *Engine) KillExec(ctx context.Context, c runtime.Container, _ string, inner int) error {
 	return b.unlessEnded(c, b.callWithin(ctx, killLimit, c, runtime.Stdio{}, "kill", "--pid", strconv.Itoa(inner),
 		c.ID(), strconv.Itoa(int(unix.SIGKILL))))
 }

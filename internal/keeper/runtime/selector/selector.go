@@ -18,6 +18,7 @@ import (
 	"berth/internal/keeper/runtime/libcontainer"
 	"berth/internal/keeper/runtime/oci"
 	"berth/internal/keeper/runtime/plan"
+	"berth/internal/keeper/runtime/shim"
 	"berth/internal/keeper/runtime/stage"
 )
 
@@ -36,7 +37,7 @@ var (
 	_ runtime.Signaller    = (*Selector)(nil)
 )
 
-// New returns a selector of these engines, and of one for each OCI runtime binary that a record names.
+// New returns a selector of these engines, and of one for each OCI runtime binary and shim that a record names.
 func New(dir runtime.Dir, spawning runtime.Spawning, st *stage.Engine, lib *libcontainer.Engine) *Selector {
 	return &Selector{dir: dir, spawning: spawning, stage: st, libcontainer: lib}
 }
@@ -45,6 +46,8 @@ func New(dir runtime.Dir, spawning runtime.Spawning, st *stage.Engine, lib *libc
 func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	r := c.Record()
 	switch r.Engine() {
+	case protocol.EngineShim:
+		return shim.New(s.dir, s.spawning, &r)
 	case protocol.EngineOCI:
 		return oci.New(s.dir, s.spawning, &r)
 	case protocol.EngineStage:
@@ -59,8 +62,9 @@ func (s *Selector) CompileSeccomp(ctx context.Context, profile *specs.LinuxSecco
 	return s.stage.CompileSeccomp(ctx, profile)
 }
 
-// Start chooses the engine of the request: an OCI runtime binary, a restore, or libcontainer. If the request names
-// none, it chooses the stage if the stage supports everything that the container needs, and otherwise libcontainer.
+// Start chooses the engine of the request: a shim, an OCI runtime binary, a restore, or libcontainer. If the request
+// names none, it chooses the stage if the stage supports everything that the container needs, and otherwise
+// libcontainer.
 func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	register := l.Register
 	l.Register = func(res runtime.Started) error {
@@ -68,6 +72,10 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 		return register(res)
 	}
 	r := c.Record()
+	if r.Shim != nil {
+		l.Reason = record.ShimSetup(r.Runtime).Reason
+		return shim.New(s.dir, s.spawning, &r).Start(ctx, c, l)
+	}
 	if r.Runtime != "" {
 		l.Reason = record.OCISetup(r.Runtime).Reason
 		return oci.New(s.dir, s.spawning, &r).Start(ctx, c, l)
@@ -96,6 +104,9 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 // the stage declines.
 func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	r := c.Record()
+	if r.Shim != nil {
+		return s.of(c).Exec(ctx, c, l)
+	}
 	if r.Runtime != "" {
 		return s.once(c, l, func() error { return s.of(c).Exec(ctx, c, l) })
 	}
@@ -211,12 +222,12 @@ func (s *Selector) Signal(ctx context.Context, c runtime.Container, sig unix.Sig
 }
 
 // KillExec asks the engine of a container in a sandbox.
-func (s *Selector) KillExec(ctx context.Context, c runtime.Container, inner int) error {
+func (s *Selector) KillExec(ctx context.Context, c runtime.Container, execID string, inner int) error {
 	engine, err := s.signaller(c)
 	if err != nil {
 		return err
 	}
-	return engine.KillExec(ctx, c, inner)
+	return engine.KillExec(ctx, c, execID, inner)
 }
 
 func (s *Selector) signaller(c runtime.Container) (runtime.Signaller, error) {
