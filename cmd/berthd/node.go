@@ -112,9 +112,28 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			// gVisor's gofers join no user namespace that is there already, though runsc says that it maps IDs.
 			h.UserNamespaces = h.UserNamespaces && !r.SandboxContainer
 		}
+		if r.Type == config.RuntimeShim {
+			if err := shimHandler(&h, &r, systemdCgroups(cfg)); err != nil {
+				return nil, fmt.Errorf("options of the runtime handler %s: %w", name, err)
+			}
+		}
 		out[name] = h
 	}
 	return out, nil
+}
+
+// shimHandler fills in what a handler of one of containerd's shims has.
+func shimHandler(h *pod.Handler, r *config.Runtime, systemd bool) (err error) {
+	h.RuntimePath, h.SandboxContainer, h.NodeProcesses = r.ShimPath(), true, r.RuncShim()
+	h.Shim = &keeper.Shim{}
+	if h.Shim.OptionsType, h.Shim.Options, err = r.ShimOptions(systemd); err != nil {
+		return err
+	}
+	h.UserNamespaces, h.RecursiveReadOnly = false, false // no shim tells
+	if r.RuncShim() {
+		h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.RuncBinary())
+	}
+	return nil
 }
 
 // warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler,
@@ -129,6 +148,10 @@ func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, cfg *confi
 		if (h.SandboxContainer || len(h.RuntimeFlags) > 0) && !slices.Contains(info.Features, keeper.FeatureSandbox) {
 			log.Error("containers of this runtime handler will be refused: the keeper that runs is too old for its "+
 				"flags and sandbox_container; reload it", "handler", name, "keeper_version", info.Version)
+		}
+		if h.Shim != nil && !slices.Contains(info.Features, keeper.FeatureShim) {
+			log.Error("pods of this runtime handler will be refused: the keeper that runs is too old for shims; reload it",
+				"handler", name, "keeper_version", info.Version)
 		}
 		if h.LacksSandboxContainer {
 			log.Error("pods of this runtime handler will be refused: runsc needs sandbox_container = true", "handler", name)

@@ -282,6 +282,7 @@ func (c *Config) DebugAddress() string {
 const (
 	RuntimeBuiltin = "builtin" // libcontainer in the keeper
 	RuntimeOCI     = "oci"     // an OCI runtime binary, run by the keeper
+	RuntimeShim    = "shim"    // one of containerd's shims, called by the keeper
 )
 
 // Values of Runtime.Setup.
@@ -292,25 +293,27 @@ const (
 
 // Runtime is a runtime handler.
 type Runtime struct {
-	Type                         string   `toml:"type"`
-	Path                         string   `toml:"path"`
-	Root                         string   `toml:"root"`
-	Flags                        []string `toml:"flags"`
-	SandboxContainer             bool     `toml:"sandbox_container"`
-	Setup                        string   `toml:"setup"` // empty, with RuntimeBuiltin: SetupStage
-	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
-	PrivilegedAllDevicesAllowed  bool     `toml:"privileged_without_host_devices_all_devices_allowed"`
-	Annotations                  []string `toml:"annotations"`
-	AllowedAnnotations           []string `toml:"allowed_annotations"`
-	Capabilities                 []string `toml:"capabilities"`
-	Ulimits                      []string `toml:"ulimits"`
-	DefaultSysctls               []string `toml:"default_sysctls"`
-	DefaultEnv                   []string `toml:"default_env"`
-	DefaultMounts                []string `toml:"default_mounts"`
-	DefaultDevices               []string `toml:"default_devices"`
-	ShmSize                      string   `toml:"shm_size"` // empty: Config.ShmSize
-	CgroupWritable               bool     `toml:"cgroup_writable"`
-	DiskQuota                    string   `toml:"disk_quota"`
+	Type                         string         `toml:"type"`
+	Path                         string         `toml:"path"`
+	Root                         string         `toml:"root"`
+	Flags                        []string       `toml:"flags"`
+	SandboxContainer             bool           `toml:"sandbox_container"`
+	RuntimeType                  string         `toml:"runtime_type"` // of a shim, which Path can name as well
+	Options                      map[string]any `toml:"options"`      // of a shim
+	Setup                        string         `toml:"setup"`        // empty, with RuntimeBuiltin: SetupStage
+	PrivilegedWithoutHostDevices bool           `toml:"privileged_without_host_devices"`
+	PrivilegedAllDevicesAllowed  bool           `toml:"privileged_without_host_devices_all_devices_allowed"`
+	Annotations                  []string       `toml:"annotations"`
+	AllowedAnnotations           []string       `toml:"allowed_annotations"`
+	Capabilities                 []string       `toml:"capabilities"`
+	Ulimits                      []string       `toml:"ulimits"`
+	DefaultSysctls               []string       `toml:"default_sysctls"`
+	DefaultEnv                   []string       `toml:"default_env"`
+	DefaultMounts                []string       `toml:"default_mounts"`
+	DefaultDevices               []string       `toml:"default_devices"`
+	ShmSize                      string         `toml:"shm_size"` // empty: Config.ShmSize
+	CgroupWritable               bool           `toml:"cgroup_writable"`
+	DiskQuota                    string         `toml:"disk_quota"`
 }
 
 // LacksSandboxContainer tells whether this is gVisor's runsc without SandboxContainer. It cannot run the containers of
@@ -410,7 +413,8 @@ func Default() *Config {
 		},
 		Runtimes: map[string]Runtime{
 			"berth": {
-				Type: RuntimeBuiltin, Flags: []string{}, Annotations: []string{}, AllowedAnnotations: []string{},
+				Type: RuntimeBuiltin, Flags: []string{}, Options: map[string]any{},
+				Annotations: []string{}, AllowedAnnotations: []string{},
 				Capabilities: []string{}, Ulimits: []string{}, DefaultSysctls: []string{}, DefaultEnv: []string{},
 				DefaultMounts: []string{}, DefaultDevices: []string{},
 			},

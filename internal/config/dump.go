@@ -60,6 +60,18 @@ func bare(key string) string {
 
 // text is a value as TOML has it. Strings, lists of them and numbers are the same there as in JSON.
 func text(v reflect.Value) string {
+	for v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	if v.Kind() == reflect.Map { // of a shim's options
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		var pairs []string
+		for _, k := range keys {
+			pairs = append(pairs, bare(k.String())+" = "+text(v.MapIndex(k)))
+		}
+		return "{" + strings.Join(pairs, ", ") + "}"
+	}
 	if v.Kind() == reflect.Slice && v.IsNil() {
 		return "[]"
 	}

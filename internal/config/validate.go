@@ -391,8 +391,9 @@ func (v *validation) runtimes(c *Config) {
 		switch r.Type {
 		case RuntimeBuiltin:
 			if r.Path != "" {
-				v.fail(key+".path", "is for type oci")
+				v.fail(key+".path", "is for the types oci and shim")
 			}
+			v.noShim(key, r)
 			if r.Root != "" {
 				v.fail(key+".root", "is for type oci")
 			}
@@ -412,8 +413,11 @@ func (v *validation) runtimes(c *Config) {
 			v.absolute(key+".path", r.Path)
 			v.optional(key+".root", r.Root)
 			v.flags(key+".flags", r.Flags)
+			v.noShim(key, r)
+		case RuntimeShim:
+			v.shim(key, r)
 		default:
-			v.oneOf(key+".type", r.Type, RuntimeBuiltin, RuntimeOCI)
+			v.oneOf(key+".type", r.Type, RuntimeBuiltin, RuntimeOCI, RuntimeShim)
 		}
 		if _, err := parseUlimits(key+".ulimits", r.Ulimits); err != nil {
 			v.errs = append(v.errs, err)
@@ -437,6 +441,40 @@ func (v *validation) runtimes(c *Config) {
 				v.fail(key+".capabilities", "%q is not the name of a capability", name)
 			}
 		}
+	}
+}
+
+// noShim fails for keys of shims.
+func (v *validation) noShim(key string, r Runtime) {
+	if r.RuntimeType != "" {
+		v.fail(key+".runtime_type", "is for type shim")
+	}
+	if len(r.Options) > 0 {
+		v.fail(key+".options", "is for type shim")
+	}
+}
+
+func (v *validation) shim(key string, r Runtime) {
+	switch {
+	case r.RuntimeType == "" && r.Path == "":
+		v.fail(key+".runtime_type", "is missing: a handler of type shim names its shim, by runtime_type or by path")
+	case r.RuntimeType != "" && ShimBinary(r.RuntimeType) == "":
+		v.fail(key+".runtime_type", "%q is no name of a shim, such as io.containerd.kata.v2", r.RuntimeType)
+	}
+	v.optional(key+".path", r.Path)
+	for name, set := range map[string]bool{"root": r.Root != "", "flags": len(r.Flags) > 0} {
+		if set {
+			v.fail(key+"."+name, "is for type oci: a shim reads options")
+		}
+	}
+	if r.SandboxContainer {
+		v.fail(key+".sandbox_container", "is for type oci: a pod of a shim has one always")
+	}
+	if r.Setup != "" {
+		v.fail(key+".setup", "is for type builtin: a shim sets its containers up")
+	}
+	if _, _, err := r.ShimOptions(false); err != nil {
+		v.fail(key+".options", "%v", err)
 	}
 }
 

@@ -388,7 +388,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		shm = m.dirs.Shm(pod)
 	}
 	handler := cr.handler.Spec
-	handler.InSandbox = pod.SandboxContainer
+	handler.InSandbox = pod.SandboxContainer && cr.handler.Shim == nil // shims are told as containerd tells them
 	return &ocispec.Input{
 		SandboxID:    pod.ID,
 		ContainerID:  cr.id,
@@ -508,7 +508,7 @@ func (cr *creation) pidNamespace(cfg *model.ContainerConfig) (string, error) {
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
-		if cr.pod.SandboxContainer {
+		if cr.pod.SandboxContainer && !cr.handler.NodeProcesses {
 			return "", model.FieldContainerPIDTarget.Wrong(fmt.Errorf("the pod's containers are in a sandbox of %s, which has "+
 				"no PID namespace of one container for another: %w", cr.handler.RuntimePath, errdefs.ErrFailedPrecondition))
 		}

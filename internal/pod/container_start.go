@@ -192,6 +192,7 @@ func (st *start) request() *keeper.RunRequest {
 		RuntimePath:   st.handler.RuntimePath,
 		RuntimeRoot:   st.handler.RuntimeRoot,
 		RuntimeFlags:  st.handler.RuntimeFlags,
+		Shim:          st.handler.Shim,
 		SystemdCgroup: st.m.cfg.SystemdCgroup,
 		LogPath:       r.LogPath,
 		LogLimits:     r.LogLimits,

@@ -93,6 +93,11 @@ type Handler struct {
 	RuntimePath  string
 	RuntimeRoot  string
 	RuntimeFlags []string // come before each command of the binary
+	// Shim says that the binary is one of containerd's shims, and has its options; nil: it is an OCI runtime.
+	// SandboxContainer is set then.
+	Shim *keeper.Shim
+	// NodeProcesses: the processes of containers in a sandbox are processes of the node's kernel, as with runc's shim.
+	NodeProcesses bool
 	// SandboxContainer: the runtime runs the containers of a pod in a sandbox, which the pod's init makes.
 	// LacksSandboxContainer: the runtime needs that, and the configuration does not say it.
 	SandboxContainer, LacksSandboxContainer bool
@@ -197,7 +202,7 @@ func (h *Handler) parts() parts.Handler {
 	out := parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}
 	if h.SandboxContainer {
 		out.Sandbox = &parts.Sandbox{RuntimePath: h.RuntimePath, RuntimeRoot: h.RuntimeRoot, RuntimeFlags: h.RuntimeFlags,
-			Annotations: h.Spec.Annotations}
+			Shim: h.Shim, Annotations: h.Spec.Annotations}
 	}
 	return out
 }

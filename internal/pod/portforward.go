@@ -21,7 +21,8 @@ import (
 const lastWords = time.Second
 
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it. A pod with a sandbox
-// container is reached at its own address: a program that listens on the loopback only is not.
+// container is reached at its own address, or else at its loopback address, which a sandbox with a network of its own
+// does not have.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
 	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
@@ -39,8 +40,13 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	var target *net.TCPConn
 	switch {
 	case r.SandboxContainer && len(r.IPs) > 0:
-		// The sandbox has a network of its own, which no socket of the kernel's is in.
-		target, err = dialAddresses(ctx, r.IPs, uint16(port))
+		// The sandbox may have a network of its own, which no socket of the kernel's is in.
+		if target, err = dialAddresses(ctx, r.IPs, uint16(port)); err != nil {
+			inside, lerr := dialLoopback(ctx, m.dirs.Namespaces(s.ID()).Path(namespace.Network), uint16(port))
+			if lerr == nil {
+				target, err = inside, nil
+			}
+		}
 	case r.NodeNetwork():
 		target, err = dialLoopback(ctx, "", uint16(port))
 	default:

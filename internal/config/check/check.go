@@ -53,7 +53,11 @@ func Node(c *config.Config) error {
 	f.program("keeper_binary", c.KeeperBinary, config.NoKeeper)
 	f.program("checkpoint.criu", c.Checkpoint.CRIU)
 	for _, name := range slices.Sorted(maps.Keys(c.Runtimes)) {
-		f.program("runtimes."+name+".path", c.Runtimes[name].Path)
+		if r := c.Runtimes[name]; r.Type == config.RuntimeShim {
+			f.shim(name, &r)
+		} else {
+			f.program("runtimes."+name+".path", r.Path)
+		}
 		f.sysctls(c, name)
 	}
 	if _, err := c.SocketGID(); err != nil {
@@ -107,6 +111,21 @@ func withoutKinds(text string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// shim looks for the binary of a shim, and for the file that its options name.
+func (f *findings) shim(name string, r *config.Runtime) {
+	key := "runtimes." + name + ".runtime_type"
+	if r.Path != "" {
+		key = "runtimes." + name + ".path"
+	}
+	if missing := r.ShimMissing(); missing != "" {
+		f.add(key, errors.New(missing))
+	}
+	if path, _ := r.Options["ConfigPath"].(string); path != "" {
+		_, err := os.Stat(path)
+		f.add("runtimes."+name+".options", err)
+	}
 }
 
 // program looks at a path that is to be executed, but for an empty one, and for words in place of one.

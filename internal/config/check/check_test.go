@@ -101,6 +101,17 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 				c.Runtimes["crun"] = config.Runtime{Type: "oci", Path: dir}
 			},
 			[]string{"runtimes.crun.path: ", "is no file"}},
+		"a shim that is not there": {
+			func(_ string, c *config.Config) {
+				c.Runtimes["kata"] = config.Runtime{Type: config.RuntimeShim, RuntimeType: "io.containerd.not-there.v9"}
+			},
+			[]string{"runtimes.kata.runtime_type: ", "containerd-shim-not-there-v9", "PATH"}},
+		"a configuration of a shim that is not there": {
+			func(dir string, c *config.Config) {
+				c.Runtimes["kata"] = config.Runtime{Type: config.RuntimeShim, Path: dir + "/bin/crun",
+					Options: map[string]any{"ConfigPath": dir + "/none.toml"}}
+			},
+			[]string{"runtimes.kata.options: ", "/none.toml", "no such file"}},
 		"a keeper that cannot be executed": {func(dir string, c *config.Config) { c.KeeperBinary = dir + "/bin/text" },
 			[]string{"keeper_binary: ", "/bin/text cannot be executed"}},
 		"a criu that is not there": {func(dir string, c *config.Config) { c.Checkpoint.CRIU = dir + "/criu" },

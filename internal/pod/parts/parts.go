@@ -50,11 +50,12 @@ type Handler struct {
 	Sandbox *Sandbox
 }
 
-// Sandbox is an OCI runtime that makes a sandbox with the first container of a pod.
+// Sandbox is an OCI runtime, or a shim, that makes a sandbox with the first container of a pod.
 type Sandbox struct {
 	RuntimePath, RuntimeRoot string
 	RuntimeFlags             []string
-	Annotations              []string // of the pod, that the runtime is told
+	Shim                     *keeper.Shim // nil: it is an OCI runtime
+	Annotations              []string     // of the pod, that the runtime is told
 }
 
 // Origin is what there is of a pod before its parts are made.
@@ -243,7 +244,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 		}
 		input.Sandbox, input.Annotations = r.Config, handler.Sandbox.Annotations
 		request.RuntimePath, request.RuntimeRoot = handler.Sandbox.RuntimePath, handler.Sandbox.RuntimeRoot
-		request.RuntimeFlags, request.Setup = handler.Sandbox.RuntimeFlags, ""
+		request.RuntimeFlags, request.Shim, request.Setup = handler.Sandbox.RuntimeFlags, handler.Sandbox.Shim, ""
 	}
 	var err error
 	if request.Spec, err = ocispec.Reaper(input); err != nil {
