@@ -509,10 +509,10 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 		if !t.runsc(from, options, set) {
 			return
 		}
-	case kind != "" && kind != "io.containerd.runc.v2":
-		t.left(from+".runtime_type", "%s: Berth speaks to no shims, and pods of this handler are refused. A runtime that is "+
-			"called as runc is can be one of type \"oci\"", kind)
-		return
+	case kind != "" && kind != runcShim:
+		if !t.shim(from, config.Runtime{RuntimeType: kind, Path: text(settings["runtime_path"])}, options, set) {
+			return
+		}
 	case binary == "" || filepath.Base(binary) == "runc":
 		t.builtin(from+".runtime_type", name)
 	default:
@@ -565,6 +565,9 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 				t.left(from+"."+key, "%s: Berth has one snapshotter for all handlers: snapshotter.name", name)
 			}
 		case "runtime_path":
+			if kind := text(settings["runtime_type"]); kind != "" && kind != runcShim && kind != runscShim {
+				continue // shim has set it
+			}
 			if !empty(value) {
 				t.note(from+"."+key, Needless, "the path of a shim, and Berth has none")
 			}
@@ -574,13 +577,41 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 			}
 		}
 	}
-	if text(settings["runtime_type"]) != runscShim {
+	if kind := text(settings["runtime_type"]); kind == "" || kind == runcShim {
 		t.shimOptions(from+".options.", options)
 	}
 }
 
-// runscShim is gVisor's shim for containerd.
-const runscShim = "io.containerd.runsc.v1"
+// The shims of containerd and of gVisor: handlers of theirs need none in Berth.
+const (
+	runcShim  = "io.containerd.runc.v2"
+	runscShim = "io.containerd.runsc.v1"
+)
+
+// shim translates a handler of another shim. It is false where that is not installed.
+func (p *Plan) shim(from string, r config.Runtime, options map[string]any, set func(key, twin string, value any)) bool {
+	if r.Path == "" && config.ShimBinary(r.RuntimeType) == "" {
+		p.left(from+".runtime_type", "%q is no name of a shim", r.RuntimeType)
+		return false
+	}
+	if missing := r.ShimMissing(); missing != "" {
+		p.left(from+".runtime_type", "the handler is left out: %s", missing)
+		return false
+	}
+	set("runtime_type", "type", config.RuntimeShim)
+	if r.RuntimeType != "" {
+		set("runtime_type", "runtime_type", r.RuntimeType)
+	}
+	if r.Path != "" {
+		set("runtime_path", "path", r.Path)
+	}
+	for _, key := range keys(options) {
+		if !empty(options[key]) {
+			set("options."+key, "options\x00"+key, options[key])
+		}
+	}
+	return true
+}
 
 // runsc translates a handler of gVisor's shim. It is false where there is no runsc. The shim reads a file of its own,
 // which names runsc's binary, its root and its flags.

@@ -92,7 +92,7 @@ base_runtime_spec = "/etc/containerd/base.json"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = true
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
-runtime_type = "io.containerd.kata.v2"
+runtime_type = "io.containerd.missing.v2"
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["/opt/cni/bin"]
 conf_dir = "/etc/cni/other.d"
@@ -127,7 +127,14 @@ privileged_without_host_devices = true
 BinaryName = "` + binary + `"
 Root = "/run/crun"
 SystemdCgroup = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.wasm]
+runtime_type = "io.containerd.wasm.v1"
+runtime_path = "` + binary + `"
+pod_annotations = ["example.com/*"]
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.wasm.options]
+ConfigPath = "/etc/wasm.toml"
 `})
+	wasm := c.Runtimes["wasm"]
 	crun := c.Runtimes["crun"]
 	for what, ok := range map[string]bool{
 		"NRI": c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins" && c.NRI.DefaultValidator.Enable &&
@@ -150,6 +157,8 @@ SystemdCgroup = true
 		"cgroups":    c.CgroupDriver == "systemd",
 		"crun": crun.Type == config.RuntimeOCI && crun.Path == binary && crun.Root == "/run/crun" &&
 			crun.PrivilegedWithoutHostDevices && len(crun.Annotations) == 2,
+		"a shim": wasm.Type == config.RuntimeShim && wasm.Path == binary && wasm.RuntimeType == "io.containerd.wasm.v1" &&
+			wasm.Options["ConfigPath"] == "/etc/wasm.toml" && len(wasm.Annotations) == 1,
 		"CNI":                c.Network.CNIConfDir == "/etc/cni/other.d" && len(c.Network.CNIBinDirs) == 1,
 		"no built-in bridge": c.Network.RequireCNI,
 		"stream":             c.Stream.Port == 10010 && c.Stream.IdleTimeout.String() == "1h0m0s",
@@ -160,7 +169,7 @@ SystemdCgroup = true
 		}
 	}
 	if _, there := c.Runtimes["kata"]; there {
-		t.Error("a handler with a shim is there")
+		t.Error("a handler is there whose shim is not")
 	}
 	for key, want := range map[string]Fate{
 		"runtimes.kata.runtime_type": Left, "runc.base_runtime_spec": Left, "max_container_log_line_size": Needless,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"berth/internal/config"
 	"berth/internal/loglimit"
 )
 
@@ -292,17 +293,32 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 	return true
 }
 
+// shimOfCRIO is the type of runtimes that are shims of containerd's.
+const shimOfCRIO = "vm"
+
 // handler translates a runtime handler.
 func (t *crioConfig) handler(from, name string, settings map[string]any) {
 	set := func(key, twin string, value any) {
 		t.set(from+"."+key, "runtimes\x00"+name+"\x00"+twin, value)
 	}
-	if kind := text(settings["runtime_type"]); kind != "" && kind != "oci" {
-		t.left(from+".runtime_type", "%s: Berth speaks to no shims, and pods of this handler are refused", kind)
+	kind, path := text(settings["runtime_type"]), text(settings["runtime_path"])
+	if kind != "" && kind != "oci" && kind != shimOfCRIO {
+		t.left(from+".runtime_type", "the handler is left out: Berth knows no runtimes of type %s", kind)
 		return
 	}
-	path := text(settings["runtime_path"])
 	switch {
+	case kind == shimOfCRIO:
+		options := map[string]any{}
+		if file := text(settings["runtime_config_path"]); file != "" {
+			options["ConfigPath"] = file
+		}
+		if path == "" {
+			t.left(from+".runtime_path", "the handler is left out: it is missing")
+			return
+		}
+		if !t.shim(from, config.Runtime{Path: path}, options, set) {
+			return
+		}
 	case name == "runc" && path == "", filepath.Base(path) == "runc":
 		t.builtin(from+".runtime_path", name)
 	default:
@@ -336,6 +352,10 @@ func (t *crioConfig) handler(from, name string, settings map[string]any) {
 		value := settings[key]
 		switch key {
 		case "runtime_type", "runtime_path", "runtime_root":
+		case "runtime_config_path":
+			if !empty(value) && kind != shimOfCRIO {
+				t.look(from+"."+key, key)
+			}
 		case "privileged_without_host_devices":
 			if on, _ := value.(bool); on {
 				set(key, key, true)

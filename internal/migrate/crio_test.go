@@ -12,7 +12,7 @@ func TestCRIOsConfigurationAndRegistriesAreTranslated(t *testing.T) {
 	dir := t.TempDir()
 	crun := filepath.Join(dir, "crun")
 	write(t, dir, map[string]string{
-		"crun": "#!/bin/sh\n", "runsc": "#!/bin/sh\n",
+		"crun": "#!/bin/sh\n", "runsc": "#!/bin/sh\n", "containerd-shim-kata-v2": "#!/bin/sh\n",
 		"crio.conf": `
 [crio]
 root = "` + dir + `/store"
@@ -50,6 +50,10 @@ monitor_path = "/usr/bin/conmon"
 runtime_path = "` + filepath.Join(filepath.Dir(crun), "runsc") + `"
 [crio.runtime.runtimes.kata]
 runtime_type = "vm"
+[crio.runtime.runtimes.kata-here]
+runtime_type = "vm"
+runtime_path = "` + filepath.Join(filepath.Dir(crun), "containerd-shim-kata-v2") + `"
+runtime_config_path = "/etc/kata/configuration.toml"
 `,
 		"containers/registries.conf": `
 unqualified-search-registries = ["registry.example", "docker.io"]
@@ -83,6 +87,9 @@ location = "other.example"
 			c.Runtimes["crun"].Path == crun && c.Runtimes["crun"].Root == "/run/crun",
 		"gVisor": c.Runtimes["gvisor"].Type == config.RuntimeOCI && c.Runtimes["gvisor"].SandboxContainer &&
 			!c.Runtimes["crun"].SandboxContainer,
+		"a shim": c.Runtimes["kata-here"].Type == config.RuntimeShim &&
+			filepath.Base(c.Runtimes["kata-here"].Path) == "containerd-shim-kata-v2" &&
+			c.Runtimes["kata-here"].Options["ConfigPath"] == "/etc/kata/configuration.toml",
 		"NRI":                c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins",
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
 		"driver":             c.CgroupDriver == "cgroupfs",
@@ -101,7 +108,7 @@ location = "other.example"
 		}
 	}
 	for key, want := range map[string]Fate{
-		"kata.runtime_type": Left, "runtime.hooks_dir": Left, "runtime.conmon": Needless, "crun.monitor_path": Needless,
+		"kata.runtime_path": Left, "runtime.hooks_dir": Left, "runtime.conmon": Needless, "crun.monitor_path": Needless,
 		`registry "bad.example"`: Left, `registry "example.com/part"`: Left, `registry "docker.io"`: Translated,
 		"unqualified-search-registries": Left, "policy.json": Left,
 		"pause_image": Needless,
@@ -125,7 +132,7 @@ location = "other.example"
 func TestEveryKeyOfCRIOThatThePageTranslatesIsTranslated(t *testing.T) {
 	handled := map[string]bool{
 		"[crio.runtime.runtimes]": true, "runtime_path": true, "runtime_root": true, "runtime_type": true,
-		"privileged_without_host_devices": true,
+		"runtime_config_path": true, "privileged_without_host_devices": true,
 		// Of NRI, in a table of its own.
 		"enable_nri": true, "nri_listen": true, "nri_plugin_dir": true, "nri_plugin_config_dir": true,
 		"nri_plugin_registration_timeout": true, "nri_plugin_request_timeout": true, "nri_disable_connections": true,
