@@ -576,6 +576,33 @@ func TestAKeeperThatIsKilledDuringTheStartOfAShimLeavesNothing(t *testing.T) {
 	s.nothingLeft(t)
 }
 
+// TestAnExecInAShimBeginsOnceAtMost kills the keeper at several moments of an exec, which berthd asks for again.
+func TestAnExecInAShimBeginsOnceAtMost(t *testing.T) {
+	s := withShims(t)
+	p := nodetest.RunPodHandler(t, s.Node, "runc-shim")
+	c := p.Run()
+	for i, after := range []time.Duration{1, 8, 15, 22, 30} {
+		done := make(chan error, 1)
+		go func() {
+			r, err := c.Exec(60, "sh", "-c", fmt.Sprintf("echo %d >> /tmp/begun", i))
+			if err == nil && r.ExitCode != 0 {
+				err = fmt.Errorf("exit code %d", r.ExitCode)
+			}
+			done <- err
+		}()
+		time.Sleep(after * time.Millisecond)
+		if err := s.KillKeeper(); err != nil {
+			t.Fatal(err)
+		}
+		err := <-done
+		times := strings.Count(c.Sh("cat /tmp/begun 2>/dev/null; :"), strconv.Itoa(i))
+		if times > 1 || err == nil && times != 1 {
+			t.Errorf("the keeper was killed after %d ms: the command has run %d times (%v)", after, times, err)
+		}
+	}
+	s.remove(t, p)
+}
+
 func TestAContainerOfRuncsShimThatIsShortOfMemoryIsOOMKilled(t *testing.T) {
 	s := withShims(t)
 	p := nodetest.RunPodHandler(t, s.Node, "runc-shim")
