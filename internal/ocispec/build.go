@@ -242,6 +242,11 @@ const (
 	annotationSandboxName      = "io.kubernetes.cri.sandbox-name"
 	annotationSandboxNamespace = "io.kubernetes.cri.sandbox-namespace"
 	annotationSandboxUID       = "io.kubernetes.cri.sandbox-uid"
+	annotationSandboxLog       = "io.kubernetes.cri.sandbox-log-directory"
+	annotationSandboxPeriod    = "io.kubernetes.cri.sandbox-cpu-period"
+	annotationSandboxQuota     = "io.kubernetes.cri.sandbox-cpu-quota"
+	annotationSandboxShares    = "io.kubernetes.cri.sandbox-cpu-shares"
+	annotationSandboxMemory    = "io.kubernetes.cri.sandbox-memory"
 	annotationContainerName    = "io.kubernetes.cri.container-name"
 	annotationImageName        = "io.kubernetes.cri.image-name"
 

@@ -1,6 +1,8 @@
 package ocispec
 
 import (
+	"strconv"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/annotation"
@@ -91,6 +93,13 @@ func Reaper(in ReaperInput) (*specs.Spec, error) {
 		spec.Annotations[annotationSandboxName] = pod.Metadata.Name
 		spec.Annotations[annotationSandboxNamespace] = pod.Metadata.Namespace
 		spec.Annotations[annotationSandboxUID] = pod.Metadata.UID
+		spec.Annotations[annotationSandboxLog] = pod.LogDirectory
+		if r := pod.Resources; r != nil { // Kata Containers makes virtual machines of this size
+			spec.Annotations[annotationSandboxPeriod] = strconv.FormatInt(r.CPUPeriod, 10)
+			spec.Annotations[annotationSandboxQuota] = strconv.FormatInt(r.CPUQuota, 10)
+			spec.Annotations[annotationSandboxShares] = strconv.FormatInt(r.CPUShares, 10)
+			spec.Annotations[annotationSandboxMemory] = strconv.FormatInt(r.MemoryLimit, 10)
+		}
 		// A handler's list cannot change these.
 		spec.Annotations[annotationType], spec.Annotations[annotationSandboxID] = "sandbox", in.SandboxID
 	}

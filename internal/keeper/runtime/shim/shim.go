@@ -127,7 +127,9 @@ func (b *Engine) start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if m != nil {
 		res.Cgroups = cgroupdir.Recorded(m.GetPaths())
 	}
-	res.Console = p.takeConsole()
+	if res.Console, err = p.takeConsole(); err != nil {
+		return err
+	}
 	if err := l.Register(res); err != nil {
 		return err
 	}
@@ -193,7 +195,11 @@ func (b *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		p.dropConsole()
 		return undo(err)
 	}
-	if err := l.Register(runtime.Started{PID: p.PID, Console: p.takeConsole(), Waits: true}); err != nil {
+	terminal, err := p.takeConsole()
+	if err != nil {
+		return undo(err)
+	}
+	if err := l.Register(runtime.Started{PID: p.PID, Console: terminal, Waits: true}); err != nil {
 		return undo(err)
 	}
 	if err := b.goAhead(ctx, p); err != nil {
@@ -338,16 +344,13 @@ type running struct {
 }
 
 // takeConsole returns the descriptor of the terminal's master, which is the caller's from then on; -1: there is none.
-func (p *running) takeConsole() int {
+func (p *running) takeConsole() (int, error) {
 	if p.console == nil {
-		return -1
+		return -1, nil
 	}
 	defer p.dropConsole()
 	fd, err := unix.FcntlInt(p.console.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return -1
-	}
-	return fd
+	return fd, os.NewSyscallError("fcntl", err)
 }
 
 func (p *running) dropConsole() {
