@@ -4,11 +4,10 @@
 // 	protoc        v3.21.12
 // source: shim.proto
 
-// The messages with which containerd starts and calls a shim, and those of the events that a shim sends. Names of fields,
-// numbers and types are containerd's; fields that the keeper neither sets nor reads are left out. The packages of the
-// services are containerd.task.v2 and containerd.task.v3, whose messages are the same, and
-// containerd.services.events.ttrpc.v1. The messages have a package of their own, so that a program can have containerd's
-// as well.
+// The messages with which containerd starts and calls a shim. Names of fields, numbers and types are containerd's; fields
+// that the keeper neither sets nor reads are left out. The packages of the services are containerd.task.v2 and
+// containerd.task.v3, whose messages are the same. The messages have a package of their own, so that a program can have
+// containerd's as well.
 
 package shim
 
@@ -813,154 +812,6 @@ func (*Empty) Descriptor() ([]byte, []int) {
 	return file_shim_proto_rawDescGZIP(), []int{12}
 }
 
-type ForwardRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ForwardRequest) Reset() {
-	*x = ForwardRequest{}
-	mi := &file_shim_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ForwardRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ForwardRequest) ProtoMessage() {}
-
-func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_shim_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ForwardRequest.ProtoReflect.Descriptor instead.
-func (*ForwardRequest) Descriptor() ([]byte, []int) {
-	return file_shim_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *ForwardRequest) GetEnvelope() *Envelope {
-	if x != nil {
-		return x.Envelope
-	}
-	return nil
-}
-
-type Envelope struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Topic         string                 `protobuf:"bytes,3,opt,name=topic,proto3" json:"topic,omitempty"`
-	Event         *anypb.Any             `protobuf:"bytes,4,opt,name=event,proto3" json:"event,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Envelope) Reset() {
-	*x = Envelope{}
-	mi := &file_shim_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Envelope) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Envelope) ProtoMessage() {}
-
-func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_shim_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
-func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_shim_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *Envelope) GetNamespace() string {
-	if x != nil {
-		return x.Namespace
-	}
-	return ""
-}
-
-func (x *Envelope) GetTopic() string {
-	if x != nil {
-		return x.Topic
-	}
-	return ""
-}
-
-func (x *Envelope) GetEvent() *anypb.Any {
-	if x != nil {
-		return x.Event
-	}
-	return nil
-}
-
-type TaskOOM struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TaskOOM) Reset() {
-	*x = TaskOOM{}
-	mi := &file_shim_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TaskOOM) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TaskOOM) ProtoMessage() {}
-
-func (x *TaskOOM) ProtoReflect() protoreflect.Message {
-	mi := &file_shim_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TaskOOM.ProtoReflect.Descriptor instead.
-func (*TaskOOM) Descriptor() ([]byte, []int) {
-	return file_shim_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *TaskOOM) GetContainerId() string {
-	if x != nil {
-		return x.ContainerId
-	}
-	return ""
-}
-
 var File_shim_proto protoreflect.FileDescriptor
 
 const file_shim_proto_rawDesc = "" +
@@ -1022,15 +873,7 @@ const file_shim_proto_rawDesc = "" +
 	"\x0fShutdownRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\bR\x03now\"\a\n" +
-	"\x05Empty\"E\n" +
-	"\x0eForwardRequest\x123\n" +
-	"\benvelope\x18\x01 \x01(\v2\x17.berth.shim.v1.EnvelopeR\benvelope\"j\n" +
-	"\bEnvelope\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
-	"\x05topic\x18\x03 \x01(\tR\x05topic\x12*\n" +
-	"\x05event\x18\x04 \x01(\v2\x14.google.protobuf.AnyR\x05event\",\n" +
-	"\aTaskOOM\x12!\n" +
-	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerIdB\x15Z\x13berth/api/shim;shimb\x06proto3"
+	"\x05EmptyB\x15Z\x13berth/api/shim;shimb\x06proto3"
 
 var (
 	file_shim_proto_rawDescOnce sync.Once
@@ -1044,7 +887,7 @@ func file_shim_proto_rawDescGZIP() []byte {
 	return file_shim_proto_rawDescData
 }
 
-var file_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_shim_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_shim_proto_goTypes = []any{
 	(*BootstrapParams)(nil),    // 0: berth.shim.v1.BootstrapParams
 	(*Extension)(nil),          // 1: berth.shim.v1.Extension
@@ -1059,24 +902,19 @@ var file_shim_proto_goTypes = []any{
 	(*ConnectResponse)(nil),    // 10: berth.shim.v1.ConnectResponse
 	(*ShutdownRequest)(nil),    // 11: berth.shim.v1.ShutdownRequest
 	(*Empty)(nil),              // 12: berth.shim.v1.Empty
-	(*ForwardRequest)(nil),     // 13: berth.shim.v1.ForwardRequest
-	(*Envelope)(nil),           // 14: berth.shim.v1.Envelope
-	(*TaskOOM)(nil),            // 15: berth.shim.v1.TaskOOM
-	(*anypb.Any)(nil),          // 16: google.protobuf.Any
+	(*anypb.Any)(nil),          // 13: google.protobuf.Any
 }
 var file_shim_proto_depIdxs = []int32{
 	1,  // 0: berth.shim.v1.BootstrapParams.extensions:type_name -> berth.shim.v1.Extension
-	16, // 1: berth.shim.v1.Extension.value:type_name -> google.protobuf.Any
-	16, // 2: berth.shim.v1.CreateTaskRequest.options:type_name -> google.protobuf.Any
-	16, // 3: berth.shim.v1.ExecProcessRequest.spec:type_name -> google.protobuf.Any
-	16, // 4: berth.shim.v1.UpdateTaskRequest.resources:type_name -> google.protobuf.Any
-	14, // 5: berth.shim.v1.ForwardRequest.envelope:type_name -> berth.shim.v1.Envelope
-	16, // 6: berth.shim.v1.Envelope.event:type_name -> google.protobuf.Any
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 1: berth.shim.v1.Extension.value:type_name -> google.protobuf.Any
+	13, // 2: berth.shim.v1.CreateTaskRequest.options:type_name -> google.protobuf.Any
+	13, // 3: berth.shim.v1.ExecProcessRequest.spec:type_name -> google.protobuf.Any
+	13, // 4: berth.shim.v1.UpdateTaskRequest.resources:type_name -> google.protobuf.Any
+	5,  // [5:5] is the sub-list for method output_type
+	5,  // [5:5] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_shim_proto_init() }
@@ -1090,7 +928,7 @@ func file_shim_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_shim_proto_rawDesc), len(file_shim_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

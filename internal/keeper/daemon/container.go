@@ -230,7 +230,7 @@ func (c *container) ended(exit pidfd.Exit) {
 		return
 	}
 	c.ending = true
-	paths, orphan := c.record.Cgroups, c.record.Orphan
+	paths, orphan, shim := c.record.Cgroups, c.record.Orphan, c.record.Shim != nil
 	proc := c.proc
 	c.proc = nil
 	c.mu.Unlock()
@@ -243,12 +243,13 @@ func (c *container) ended(exit pidfd.Exit) {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
 	c.endInSandbox(exit)
+	oomSeen := shim && c.s.dir().OOMSeen(c.id)
 	c.settle(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
-		r.OOMKilled = (oom > 0 || r.OOMSeen) && exit.Code == 128+int(unix.SIGKILL)
+		r.OOMKilled = (oom > 0 || oomSeen) && exit.Code == 128+int(unix.SIGKILL)
 	})
-	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
+	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0 || oomSeen)
 	close(c.exited)
 	_ = c.s.thaw(c, "")
 	if orphan && !c.s.adoption.handbackOver() {

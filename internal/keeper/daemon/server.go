@@ -234,7 +234,6 @@ func (s *Server) listen() error {
 	}
 	s.sockets.server = rpc
 	api.RegisterKeeperService(rpc, &service{s: s})
-	s.registerShimEvents(rpc)
 	// The server closes its listener when it shuts down; the socket itself outlives that for an upgrade.
 	f, err := s.sockets.rpc.File()
 	if err != nil {

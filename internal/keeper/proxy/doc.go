@@ -12,7 +12,7 @@
 // The container of one of containerd's shims has a proxy as well, and so has each exec in it (shim.c). It speaks to the
 // shim's socket: it makes the calls Start and Wait, and Kill for signals. It also copies the container's input, since a
 // shim is to be told of its end, and tells it of new sizes of the terminal. The proxy of a pod's first container copies
-// what the shim writes to its log to the keeper's standard error.
+// what the shim writes to its log to the keeper's standard error, and answers the events that the shim sends.
 //
 // If the sandbox is gone, the proxy ends with 137, as a container that was killed. If the runtime's wait fails again
 // and again while the sandbox lives, it ends with 255.

@@ -236,6 +236,8 @@ void berth_proxy(int argc, char **argv)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, PROXY_NAME, 0, 0, 0);
 	if (strcmp(argv[PROXY_ARG_STATE], PROXY_WAITS) == 0) {
+		if (shim)
+			proxy_await_keeper();
 		if (read(PROXY_FD_KEEPER, &go, 1) != 1) {
 			if (shim && *argv[PROXY_ARG_DETAIL] != 0)
 				_exit(PROXY_ABANDONED);

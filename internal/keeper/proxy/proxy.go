@@ -5,6 +5,7 @@ package proxy
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -56,7 +57,11 @@ type Shim struct {
 	Input, ToInput *os.File
 	// FromOutput is the other end of Streams[1], if Input is a terminal, to which the proxy copies it; nil: it is none.
 	FromOutput *os.File
-	Log        *os.File // from which the proxy copies to the keeper's standard error; nil: it does not
+	// Events is where the shim connects to send events, and Bundles the directory of the bundles; nil and empty: another
+	// proxy has them.
+	Events  *os.File
+	Bundles string
+	Log     *os.File // from which the proxy copies to the keeper's standard error; nil: it does not
 }
 
 // Proxy is a process that waits for Go.
@@ -123,7 +128,8 @@ func Start(dir string, r *Request) (*Proxy, error) {
 	}
 	if shim := r.Shim; shim != nil {
 		cmd.Args = []string{C.PROXY_NAME, C.PROXY_WAITS, r.ID, shim.ExecID, C.PROXY_SHIM, shim.Socket, shim.Service}
-		cmd.ExtraFiles = append(cmd.ExtraFiles, shim.Input, shim.ToInput, shim.FromOutput, shim.Log)
+		cmd.ExtraFiles = append(cmd.ExtraFiles, shim.Input, shim.ToInput, shim.FromOutput, shim.Log, shim.Events)
+		cmd.Dir = cmp.Or(shim.Bundles, cmd.Dir)
 		cmd.Env = []string{}
 		if shim.FromOutput != nil {
 			cmd.SysProcAttr.Setctty, cmd.SysProcAttr.Ctty = true, C.PROXY_FD_INPUT // its new sizes come as signals

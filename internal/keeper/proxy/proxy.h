@@ -30,6 +30,7 @@ enum {
 	PROXY_FD_TO_INPUT,    /* the other end of its standard input */
 	PROXY_FD_FROM_OUTPUT, /* with a terminal, the other end of its standard output */
 	PROXY_FD_LOG,         /* what the shim writes to its log */
+	PROXY_FD_EVENTS,      /* where the shim connects to send events */
 	PROXY_FD_FREE         /* the first that is none of these */
 };
 
@@ -57,6 +58,9 @@ struct proxy_start {
 void proxy_tell(const struct proxy_start *how, size_t text);
 void proxy_drop_streams(void);
 int proxy_sandbox_is_gone(int milliseconds);
+
+/* In shim.c: it returns when the keeper has something to read. Meanwhile events of the shim are answered. */
+void proxy_await_keeper(void);
 
 /* In shim.c: a container of a shim, or an exec in it. It does not return. */
 void proxy_of_shim(char **argv);

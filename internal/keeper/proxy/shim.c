@@ -29,6 +29,10 @@
  * A shim of a container with a terminal has that terminal itself, and two pipes for what passes through it. This process
  * copies between these and a terminal of the keeper's, which is in raw mode, and which is the controlling terminal of this
  * process: its new sizes come as signals.
+ *
+ * The proxy of a pod's first container also answers the events of the shim. Some shims end if they cannot send one, and a
+ * keeper may be killed. An event that says that memory was short makes a file in the bundle of its container; the working
+ * directory has the bundles. All other events say what proxies know already.
  */
 
 enum { REQUEST = 1, RESPONSE = 2, HEADER = 10 };
@@ -228,10 +232,10 @@ struct answer {
 	struct part text, payload;
 };
 
-static int read_all(unsigned char *to, size_t n)
+static int read_all(int fd, unsigned char *to, size_t n)
 {
 	while (n > 0) {
-		ssize_t r = recv(shim.fd, to, n, 0);
+		ssize_t r = recv(fd, to, n, 0);
 
 		if (r <= 0)
 			return 0;
@@ -241,55 +245,179 @@ static int read_all(unsigned char *to, size_t n)
 	return 1;
 }
 
+/* read_message reads a message, at most as much as there is room for. It is false if the connection has ended. */
+static int read_message(int fd, unsigned char head[HEADER], unsigned char *data, size_t room, struct part *p)
+{
+	unsigned char rest[512];
+	uint32_t length;
+	size_t n;
+
+	if (!read_all(fd, head, HEADER))
+		return 0;
+	memcpy(&length, head, 4);
+	length = ntohl(length);
+	n = length < room ? length : room;
+	if (!read_all(fd, data, n))
+		return 0;
+	for (size_t left = length - n; left > 0;) {
+		size_t some = left < sizeof rest ? left : sizeof rest;
+
+		if (!read_all(fd, rest, some))
+			return 0;
+		left -= some;
+	}
+	*p = (struct part){data, data + n};
+	return 1;
+}
+
+/* inner is the last field of that number, which is a message or a text. It is empty where there is none. */
+static struct part inner(struct part p, uint64_t wanted)
+{
+	struct part found = {p.end, p.end}, bytes;
+	uint64_t number, value;
+
+	while (get(&p, &number, &value, &bytes))
+		if (number == wanted)
+			found = bytes;
+	return found;
+}
+
+/* The connections of the shim over which it sends events. */
+enum { SENDERS = 4 };
+static int senders[SENDERS] = {-1, -1, -1, -1};
+static int events = -1;
+
+/* note_oom makes a file in the bundle of the container that an event is about, if it says that memory was short. */
+static void note_oom(struct part event)
+{
+	static const char oom[] = "containerd.events.TaskOOM", name[] = "/oom";
+	struct part type = inner(event, 1), id = inner(inner(event, 2), 1);
+	size_t length = (size_t)(type.end - type.at), n = (size_t)(id.end - id.at);
+	char path[256];
+	int fd;
+
+	if (length < sizeof oom - 1 || memcmp(type.end - (sizeof oom - 1), oom, sizeof oom - 1) != 0)
+		return;
+	if (n == 0 || n > sizeof path - sizeof name || *id.at == '.' || memchr(id.at, '/', n) != NULL ||
+	    memchr(id.at, 0, n) != NULL)
+		return;
+	memcpy(path, id.at, n);
+	memcpy(path + n, name, sizeof name);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* take_event reads an event and answers it. It is false if the connection has ended. */
+static int take_event(int fd)
+{
+	static unsigned char data[16384];
+	unsigned char head[HEADER];
+	struct part request;
+
+	if (!read_message(fd, head, data, sizeof data, &request))
+		return 0;
+	if (head[8] != REQUEST)
+		return 1;
+	/* The payload of the request has an envelope, and that the event. */
+	note_oom(inner(inner(inner(request, 3), 1), 4));
+	memset(head, 0, 4); /* an empty answer, to the same call */
+	head[8] = RESPONSE;
+	head[9] = 0;
+	return send(fd, head, sizeof head, MSG_NOSIGNAL) == sizeof head;
+}
+
+/* events_wait fills in what take_events waits for. */
+static void events_wait(struct pollfd *fds)
+{
+	fds[SENDERS] = (struct pollfd){.fd = events, .events = POLLIN};
+	for (int i = 0; i < SENDERS; i++)
+		fds[i] = (struct pollfd){.fd = senders[i], .events = POLLIN};
+}
+
+static void take_events(const struct pollfd *fds)
+{
+	const struct timeval limit = {1, 0};
+	int fd;
+
+	for (int i = 0; i < SENDERS; i++)
+		if (senders[i] >= 0 && fds[i].revents != 0 && !take_event(senders[i])) {
+			close(senders[i]);
+			senders[i] = -1;
+		}
+	if (fds[SENDERS].revents == 0)
+		return;
+	fd = accept4(events, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0)
+		return;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+	for (int i = 0; i < SENDERS; i++)
+		if (senders[i] < 0) {
+			senders[i] = fd;
+			return;
+		}
+	close(senders[0]); /* the oldest: whoever it is connects again */
+	senders[0] = fd;
+}
+
+/* await waits until a descriptor can be read, and answers events meanwhile. */
+static void await(int fd)
+{
+	struct pollfd fds[SENDERS + 2];
+
+	for (;;) {
+		events_wait(fds);
+		fds[SENDERS + 1] = (struct pollfd){.fd = fd, .events = POLLIN};
+		if (poll(fds, SENDERS + 2, -1) < 0)
+			continue;
+		take_events(fds);
+		if (fds[SENDERS + 1].revents != 0)
+			return;
+	}
+}
+
+static int is_open(int fd)
+{
+	return fcntl(fd, F_GETFD) >= 0;
+}
+
+void proxy_await_keeper(void)
+{
+	if (is_open(PROXY_FD_EVENTS))
+		events = PROXY_FD_EVENTS;
+	await(PROXY_FD_KEEPER);
+}
+
 /* receive reads an answer, whose parts stay until the next one. It is false if the connection has ended. */
 static int receive(struct answer *a)
 {
 	static unsigned char data[16384];
-	unsigned char head[HEADER], rest[512];
+	unsigned char head[HEADER];
 	struct part p, bytes, status;
-	uint32_t length, stream;
 	uint64_t number, value;
-	size_t n;
+	uint32_t stream;
 
 	memset(a, 0, sizeof *a);
 	if (shim.fd < 0)
 		return 0;
-	if (!read_all(head, sizeof head))
-		goto ended;
-	memcpy(&length, head, 4);
-	memcpy(&stream, head + 4, 4);
-	length = ntohl(length);
-	n = length < sizeof data ? length : sizeof data;
-	if (!read_all(data, n))
-		goto ended;
-	for (size_t left = length - n; left > 0;) {
-		size_t some = left < sizeof rest ? left : sizeof rest;
-
-		if (!read_all(rest, some))
-			goto ended;
-		left -= some;
+	if (!read_message(shim.fd, head, data, sizeof data, &p)) {
+		disconnect();
+		return 0;
 	}
 	if (head[8] != RESPONSE)
 		return 1;
+	memcpy(&stream, head + 4, 4);
 	a->stream = ntohl(stream);
-	p = (struct part){data, data + n};
-	while (get(&p, &number, &value, &bytes)) {
-		if (number == 2)
-			a->payload = bytes;
-		if (number != 1)
-			continue;
-		status = bytes;
-		while (get(&status, &number, &value, &bytes)) {
-			if (number == 1)
-				a->code = value;
-			else if (number == 2)
-				a->text = bytes;
-		}
+	a->payload = inner(p, 2);
+	status = inner(p, 1);
+	while (get(&status, &number, &value, &bytes)) {
+		if (number == 1)
+			a->code = value;
+		else if (number == 2)
+			a->text = bytes;
 	}
 	return 1;
-ended:
-	disconnect();
-	return 0;
 }
 
 /* start lets the program begin, and tells the keeper. */
@@ -302,7 +430,10 @@ static void start(void)
 
 	if (connect_to_shim())
 		stream = call("Start", named());
-	while (stream != 0 && receive(&a)) {
+	while (stream != 0) {
+		await(shim.fd);
+		if (!receive(&a))
+			break;
 		if (a.stream != stream)
 			continue;
 		how.status = (int)a.code;
@@ -457,15 +588,10 @@ static void copy_log(void)
 		return; /* nobody reads what the keeper complains of */
 }
 
-static int is_open(int fd)
-{
-	return fcntl(fd, F_GETFD) >= 0;
-}
-
 /* follow ends as the container does. */
 static void follow(int signals, int log)
 {
-	enum { SHIM, SIGNALS, INPUT, OUTPUT, LOG, FDS };
+	enum { EVENTS, SHIM = EVENTS + SENDERS + 1, SIGNALS, INPUT, OUTPUT, LOG, FDS };
 	uint32_t wait = 0, kill = 0;
 	struct pollfd fds[FDS];
 	struct answer a;
@@ -485,6 +611,7 @@ static void follow(int signals, int log)
 			wait = call("Wait", named());
 		if (wait == 0)
 			continue;
+		events_wait(fds + EVENTS);
 		fds[SHIM] = (struct pollfd){.fd = shim.fd, .events = POLLIN};
 		/* One signal after the other: the shim is not to deliver them in another order. */
 		fds[SIGNALS] = (struct pollfd){.fd = kill == 0 ? signals : -1, .events = POLLIN};
@@ -493,6 +620,7 @@ static void follow(int signals, int log)
 		fds[LOG] = (struct pollfd){.fd = log ? PROXY_FD_LOG : -1, .events = POLLIN};
 		if (poll(fds, FDS, -1) < 0)
 			continue;
+		take_events(fds + EVENTS);
 		if (fds[LOG].revents != 0)
 			copy_log();
 		if (fds[INPUT].revents != 0 && !relay(&input))
@@ -522,6 +650,8 @@ void proxy_of_shim(char **argv)
 	int log = is_open(PROXY_FD_LOG), terminal = is_open(PROXY_FD_FROM_OUTPUT), signals;
 	sigset_t all;
 
+	if (is_open(PROXY_FD_EVENTS))
+		events = PROXY_FD_EVENTS;
 	if (is_open(PROXY_FD_TO_INPUT)) {
 		input.from = PROXY_FD_INPUT;
 		input.to = PROXY_FD_TO_INPUT;

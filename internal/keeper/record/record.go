@@ -69,8 +69,6 @@ type Container struct {
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	ExitCode   int       `json:"exitCode,omitempty"`
 	OOMKilled  bool      `json:"oomKilled,omitempty"`
-	// OOMSeen: the shim has said that a process of the container was killed for want of memory.
-	OOMSeen bool `json:"oomSeen,omitempty"`
 	Lost    bool `json:"lost,omitempty"`
 	LogDone bool `json:"logDone,omitempty"`
 	Orphan  bool `json:"orphan,omitempty"`

@@ -217,6 +217,13 @@ func (d Dir) State(id string) string { return filepath.Join(d.States(), id) }
 // calls under way.
 func (d Dir) Bundle(id string) string { return filepath.Join(d.Bundles(), id) }
 
+// OOMSeen tells whether the shim of a container has said that the kernel, perhaps that of a virtual machine, has killed
+// a process of the container for want of memory. The proxy of the pod's init has made a file then.
+func (d Dir) OOMSeen(id string) bool {
+	_, err := os.Lstat(filepath.Join(d.Bundle(id), "oom"))
+	return err == nil
+}
+
 // CRIUConfig is the file with CRIU's settings.
 func (d Dir) CRIUConfig() string { return filepath.Join(string(d), "criu.conf") }
 

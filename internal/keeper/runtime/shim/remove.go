@@ -55,6 +55,11 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 			return err
 		}
 	}
+	if b.first {
+		if err := os.Remove(b.events(c.ID())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
 	return unmount(filepath.Join(b.dir.Bundle(c.ID()), "rootfs"))
 }
 

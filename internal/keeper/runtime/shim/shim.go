@@ -39,6 +39,7 @@ type Engine struct {
 	path     string
 	shim     record.Shim // as far as it is known
 	first    bool        // the container is the pod's init
+	sandbox  string      // the ID of the pod's init; empty: it is the container
 }
 
 var (
@@ -48,7 +49,8 @@ var (
 
 // New returns the engine for the shim that a container's record names.
 func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engine {
-	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, shim: *r.Shim, first: r.Sandbox == ""}
+	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, shim: *r.Shim, first: r.Sandbox == "",
+		sandbox: r.Sandbox}
 }
 
 const (
@@ -90,20 +92,24 @@ func (b *Engine) start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if err := b.dir.WriteBundle(c.ID(), &spec); err != nil {
 		return err
 	}
-	var log *os.File
+	var log, events *os.File
 	if b.first {
 		var err error
 		if log, err = b.openLog(c.ID()); err != nil {
 			return err
 		}
 		defer log.Close()
+		if events, err = b.listen(c.ID()); err != nil {
+			return err
+		}
+		defer events.Close()
 		if err := b.launch(ctx, c); err != nil {
 			return err
 		}
 	}
 	rec := c.Record()
 	p, err := b.startProxy(&proxied{id: c.ID(), terminal: l.Terminal(), size: spec.Process.ConsoleSize, io: l.IO,
-		log: log})
+		log: log, events: events})
 	if err != nil {
 		return err
 	}
@@ -333,7 +339,8 @@ type proxied struct {
 	terminal bool
 	size     *specs.Box // of the terminal; nil: the default
 	io       runtime.Stdio
-	log      *os.File
+	// Of the pod's init; nil for others:
+	log, events *os.File
 }
 
 // running is a proxy, with the paths by which the shim opens the standard streams.
@@ -369,8 +376,11 @@ func (b *Engine) startProxy(of *proxied) (_ *running, err error) {
 		}
 	}()
 	request := &proxy.Request{ID: of.id, Sandbox: b.shim.PID, Shim: &proxy.Shim{
-		Socket: b.shim.Address, Service: b.service(), ExecID: of.exec, Log: of.log,
+		Socket: b.shim.Address, Service: b.service(), ExecID: of.exec, Log: of.log, Events: of.events,
 	}}
+	if of.events != nil {
+		request.Shim.Bundles = b.dir.Bundles()
+	}
 	nothing, err := null.Open()
 	if err != nil {
 		return nil, err

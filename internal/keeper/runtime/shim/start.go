@@ -2,10 +2,13 @@ package shim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,15 +28,14 @@ import (
 )
 
 // publisher is the program that shims of containerd 1.2 run for each event, in place of containerd's own. Shims of 1.3
-// and newer send events to TTRPC_ADDRESS, which is the keeper's socket, and only hand this name on. The keeper can do
-// without events.
+// and newer send events to TTRPC_ADDRESS, and only hand this name on. The keeper can do without events.
 const publisher = "/bin/true"
 
 // maxAddress is the longest path of a socket (unix(7)).
 const maxAddress = 107
 
-// address is the keeper's socket, which serves the events of shims. It is on the command lines of all shims of this
-// keeper.
+// address is the keeper's socket, where containerd has its API. No shim that is known here calls that, but it is on the
+// command lines of all shims of this keeper, and in the names of their sockets.
 func (b *Engine) address() string { return filepath.Join(string(b.dir), protocol.RPCSocket) }
 
 // arguments are those of a shim for a container.
@@ -51,7 +53,7 @@ func (b *Engine) run(ctx context.Context, id string, input []byte, args ...strin
 	cmd.Dir = b.dir.Bundle(id)
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2", "MAX_SHIM_VERSION=2", "NAMESPACE=" + namespace,
-		"TTRPC_ADDRESS=" + b.address(), "GRPC_ADDRESS=" + b.address(),
+		"TTRPC_ADDRESS=" + b.events(b.pod(id)), "GRPC_ADDRESS=" + b.address(),
 	}
 	for _, k := range []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
 		if v, ok := os.LookupEnv(k); ok {
@@ -79,12 +81,8 @@ func (b *Engine) run(ctx context.Context, id string, input []byte, args ...strin
 
 // launch starts the pod's shim.
 func (b *Engine) launch(ctx context.Context, c runtime.Container) error {
-	if len(b.address()) > maxAddress {
-		return fmt.Errorf("shim %s: the path %s of the keeper's socket is too long for an address: %w", b.path, b.address(),
-			errdefs.ErrFailedPrecondition)
-	}
 	params := &api.BootstrapParams{
-		InstanceId: c.ID(), Namespace: namespace, ContainerdVersion: "2.3.0", ContainerdTtrpcAddress: b.address(),
+		InstanceId: c.ID(), Namespace: namespace, ContainerdVersion: "2.3.0", ContainerdTtrpcAddress: b.events(c.ID()),
 		ContainerdGrpcAddress: b.address(), ContainerdBinary: publisher,
 	}
 	var older []byte
@@ -161,6 +159,37 @@ func (b *Engine) parse(out []byte) error {
 	}
 	b.shim.Address, b.shim.Version = path, int(result.Version)
 	return nil
+}
+
+// events is the socket to which the shim of a pod sends events. The path of the bundle would be too long for some
+// directories of keepers.
+func (b *Engine) events(pod string) string {
+	return filepath.Join(string(b.dir), fmt.Sprintf("events-%x", sha256.Sum256([]byte(pod)))[:7+16])
+}
+
+// pod is the ID of the pod that a container is in.
+func (b *Engine) pod(id string) string { return cmp.Or(b.sandbox, id) }
+
+// listen makes the socket for events, in place of one of an earlier start that was cut off.
+func (b *Engine) listen(pod string) (*os.File, error) {
+	path := b.events(pod)
+	if len(path) > maxAddress {
+		return nil, fmt.Errorf("shim %s: %s is too long for the address of a socket: %w", b.path, path,
+			errdefs.ErrFailedPrecondition)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, err
+	}
+	return l.File()
 }
 
 // logPipe is how much a shim can write to its log while nobody reads it: until the proxy of the pod's init does.
