@@ -1,0 +1,28 @@
+package ocispec
+
+import (
+	"testing"
+
+	"berth/internal/model"
+)
+
+// TestTheRuntimeOfASandboxIsToldOfThePod: by the annotations that containerd has. Kata Containers reads the sizes.
+func TestTheRuntimeOfASandboxIsToldOfThePod(t *testing.T) {
+	spec, err := Reaper(ReaperInput{SandboxID: "p", Rootfs: t.TempDir(), Host: &Host{}, Sandbox: &model.SandboxConfig{
+		Metadata: model.SandboxMetadata{Name: "web", Namespace: "shop", UID: "u"}, LogDirectory: "/var/log/pods/x",
+		Resources: &model.Resources{CPUPeriod: 100000, CPUQuota: 50000, CPUShares: 512, MemoryLimit: 1 << 20},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const prefix = "io.kubernetes.cri."
+	for key, want := range map[string]string{
+		"container-type": "sandbox", "sandbox-id": "p", "sandbox-name": "web", "sandbox-namespace": "shop",
+		"sandbox-uid": "u", "sandbox-log-directory": "/var/log/pods/x", "sandbox-cpu-period": "100000",
+		"sandbox-cpu-quota": "50000", "sandbox-cpu-shares": "512", "sandbox-memory": "1048576",
+	} {
+		if got := spec.Annotations[prefix+key]; got != want {
+			t.Errorf("%s: %q, want %q", key, got, want)
+		}
+	}
+}
