@@ -131,7 +131,7 @@ func shimHandler(h *pod.Handler, r *config.Runtime, systemd bool) (err error) {
 	}
 	h.UserNamespaces, h.RecursiveReadOnly = false, false // no shim tells
 	if r.RuncShim() {
-		h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.RuncBinary())
+		h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.RuncBinary(), featuresWait)
 	}
 	return nil
 }
