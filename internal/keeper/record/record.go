@@ -69,9 +69,9 @@ type Container struct {
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	ExitCode   int       `json:"exitCode,omitempty"`
 	OOMKilled  bool      `json:"oomKilled,omitempty"`
-	Lost    bool `json:"lost,omitempty"`
-	LogDone bool `json:"logDone,omitempty"`
-	Orphan  bool `json:"orphan,omitempty"`
+	Lost       bool      `json:"lost,omitempty"`
+	LogDone    bool      `json:"logDone,omitempty"`
+	Orphan     bool      `json:"orphan,omitempty"`
 
 	// Checkpoint is the nonce of the call for which the container is frozen, CheckpointBy the session that made it.
 	Checkpoint   string `json:"checkpoint,omitempty"`
