@@ -59,6 +59,7 @@ type Request struct {
 	HasCredentials      bool   // it carried an Authorization header
 	Host                string
 	Header              http.Header
+	ContentLength       int64      // of the body; -1: it comes in chunks
 	Form                url.Values // of a request for a token
 }
 
@@ -357,6 +358,7 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	got := Request{
 		Method: req.Method, Path: req.URL.Path, Range: req.Header.Get("Range"), Namespace: req.URL.Query().Get("ns"),
 		HasCredentials: req.Header.Get("Authorization") != "", Host: req.Host, Header: req.Header.Clone(),
+		ContentLength: req.ContentLength,
 	}
 	ok := r.auth.allows(req)
 	got.Authorized = ok

@@ -78,11 +78,19 @@ func (b *breakage) mend(t *testing.T, at string) {
 		t.Fatal(err)
 	}
 	file := strings.TrimSpace(string(device))
-	backing, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(file), "loop/backing_file"))
+	loop := filepath.Join("/sys/block", filepath.Base(file), "loop/backing_file")
+	backing, err := os.ReadFile(loop)
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Eventually(t, 10*time.Second, "nothing uses the file system", func() error { return unix.Unmount(at, 0) })
+	// A mount that was detached may keep the broken file system for a moment longer, and mount(8) would use its device.
+	nodetest.Eventually(t, 10*time.Second, "the file system is gone", func() error {
+		if now, err := os.ReadFile(loop); err == nil && bytes.Equal(now, backing) {
+			return fmt.Errorf("%s is still used by %s", strings.TrimSpace(string(backing)), file)
+		}
+		return nil
+	})
 	image := strings.TrimSpace(string(backing))
 	if b.check != nil {
 		out, err := b.check(image).CombinedOutput()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,6 +110,26 @@ func TestAnArtifactIsPushedAsItIs(t *testing.T) {
 	n.push(want.ID, "other.test/team/model:3")
 	if list := sent(n.others["other.test"]); len(list) > 0 {
 		t.Errorf("a second push sends %v", list)
+	}
+}
+
+// TestAFileOfNoBytesIsPushed, before the push has ended, and with a length.
+func TestAFileOfNoBytesIsPushed(t *testing.T) {
+	n := newNode(t)
+	img := n.artifact("registry.test/model:1")
+	for i := range 20 {
+		name := fmt.Sprintf("other%d.test", i)
+		other := n.other(name)
+		n.push(img.ID, name+"/model:1")
+		lengths := map[int64]int{}
+		for _, r := range other.Requests() {
+			if r.Method == "PUT" && strings.Contains(r.Path, "/uploads/") {
+				lengths[r.ContentLength]++
+			}
+		}
+		if want := map[int64]int{0: 1, 3: 1, 7: 1, 300_000: 1}; !maps.Equal(lengths, want) {
+			t.Fatalf("push %d: put were %v (blobs by their lengths), and not %v", i, lengths, want)
+		}
 	}
 }
 

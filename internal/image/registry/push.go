@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -51,6 +52,9 @@ func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Con
 	}
 	desc := c.Desc
 	desc.Annotations = mountSources(r.name, c.From)
+	if desc.Size == 0 {
+		ctx = context.WithValue(ctx, emptyKey{}, true)
+	}
 	writer, err := pusher.Push(ctx, desc)
 	if errdefs.IsAlreadyExists(err) {
 		return true, nil
@@ -70,11 +74,32 @@ func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Con
 	watch := time.AfterFunc(stall, func() { cancel(stalled) })
 	defer watch.Stop()
 	reader := &uploading{ReadSeeker: c.Reader, watch: watch, stall: stall, progress: c.Progress}
-	err = content.Copy(ctx, writer, reader, desc.Size, desc.Digest)
+	if desc.Size == 0 {
+		// Commit would return before the registry has answered: it takes the request's pipe, which Write takes otherwise.
+		_, err = writer.Write(nil)
+	}
+	if err == nil || errors.Is(err, content.ErrReset) || errors.Is(err, io.ErrClosedPipe) {
+		err = content.Copy(ctx, writer, reader, desc.Size, desc.Digest)
+	}
 	if err != nil && context.Cause(ctx) == stalled {
 		err = &connectionError{text: stalled.Error()}
 	}
 	return false, err
+}
+
+// emptyKey is in the context of a push of no bytes.
+type emptyKey struct{}
+
+// bodyless returns a request that puts no bytes as one with a length, which is 0. What the library sends has none, for
+// which the transport sends chunks, which not every registry takes with a PUT.
+func bodyless(req *http.Request) *http.Request {
+	if empty, _ := req.Context().Value(emptyKey{}).(bool); !empty || req.Method != http.MethodPut || req.Body == nil {
+		return req
+	}
+	req.Body.Close()
+	req = req.Clone(req.Context())
+	req.Body, req.GetBody = http.NoBody, nil
+	return req
 }
 
 // mountSources is the annotation by which the library asks a registry for a blob of another repository.

@@ -105,7 +105,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		part = nil // a token, for instance
 	}
 	ctx, cancel := context.WithCancel(req.Context())
-	resp, err := t.of(req).RoundTrip(part.ask(asItIs(ctx, req)))
+	resp, err := t.of(req).RoundTrip(part.ask(asItIs(ctx, bodyless(req))))
 	if err != nil {
 		cancel()
 		var timeout net.Error
