@@ -292,6 +292,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		Settings:      podSettings(d.cfg, known, classes),
 		Root:          d.cfg.Root,
 		State:         d.cfg.State,
+		NetNSDir:      d.cfg.Network.NetNSDir,
 		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
 		SystemdCgroup: d.systemd,
 		Audit:         d.audit,

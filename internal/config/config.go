@@ -117,6 +117,7 @@ type Network struct {
 	CNIBinDirs     []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
 	CNINetwork     string   `toml:"cni_network" flag:"cni-network"`
 	RequireCNI     bool     `toml:"require_cni" flag:"require-cni"`
+	NetNSDir       string   `toml:"netns_dir" flag:"netns-dir"`
 	Bridge         string   `toml:"bridge" flag:"bridge"`
 	PodCIDR        []string `toml:"pod_cidr" flag:"pod-cidr"`
 	RequirePodCIDR bool     `toml:"require_pod_cidr" flag:"require-pod-cidr"`
@@ -360,6 +361,7 @@ func Default() *Config {
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
 			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
+			NetNSDir:      "/run/netns",
 			Bridge:        "berth0",
 			PodCIDR:       []string{},
 			NonMasquerade: []string{},

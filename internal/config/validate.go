@@ -206,6 +206,7 @@ func (v *validation) debug(c *Config) {
 func (v *validation) network(n *Network) {
 	v.absolute("network.cni_conf_dir", n.CNIConfDir)
 	v.directories("network.cni_bin_dirs", n.CNIBinDirs)
+	v.optional("network.netns_dir", n.NetNSDir)
 	if !interfaceName.MatchString(n.Bridge) {
 		v.fail("network.bridge", "%q is no name of an interface: letters, digits and ._- are, 15 at most", n.Bridge)
 	}

@@ -416,6 +416,8 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		default:
 			t.set(from, "seccomp.default_profile", strings.TrimPrefix(profile, "localhost/"))
 		}
+	case "netns_mounts_under_state_dir":
+		t.set(from, "network.netns_dir", "")
 	case "ignore_image_defined_volumes":
 		t.set(from, "image.declared_volumes", "ignore")
 	case "stream_server_port":

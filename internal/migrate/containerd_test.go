@@ -78,6 +78,7 @@ config_path = "/etc/containerd/certs.d"
 [plugins.'io.containerd.cri.v1.runtime']
 device_ownership_from_security_context = true
 ignore_image_defined_volumes = true
+netns_mounts_under_state_dir = true
 unset_seccomp_profile = "runtime/default"
 enable_unprivileged_ports = true
 enable_unprivileged_icmp = false
@@ -159,6 +160,7 @@ ConfigPath = "/etc/wasm.toml"
 			crun.PrivilegedWithoutHostDevices && len(crun.Annotations) == 2,
 		"a shim": wasm.Type == config.RuntimeShim && wasm.Path == binary && wasm.RuntimeType == "io.containerd.wasm.v1" &&
 			wasm.Options["ConfigPath"] == "/etc/wasm.toml" && len(wasm.Annotations) == 1,
+		"namespaces":         c.Network.NetNSDir == "",
 		"CNI":                c.Network.CNIConfDir == "/etc/cni/other.d" && len(c.Network.CNIBinDirs) == 1,
 		"no built-in bridge": c.Network.RequireCNI,
 		"stream":             c.Stream.Port == 10010 && c.Stream.IdleTimeout.String() == "1h0m0s",

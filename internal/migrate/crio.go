@@ -241,6 +241,8 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 		if n, _ := value.(int64); n > 0 {
 			t.set(from, "pids_limit", n)
 		}
+	case "namespaces_dir":
+		t.set(from, "network.netns_dir", filepath.Join(text(value), "netns"))
 	case "timezone":
 		zone := text(value)
 		if strings.EqualFold(zone, "local") {

@@ -24,6 +24,7 @@ default_runtime = "crun"
 cgroup_manager = "cgroupfs"
 pids_limit = 10
 log_size_max = 8388608
+namespaces_dir = "/run/other"
 default_sysctls = ["net.ipv4.ip_unprivileged_port_start=80"]
 hooks_dir = ["/etc/hooks"]
 conmon = "/usr/bin/conmon"
@@ -94,6 +95,7 @@ location = "other.example"
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
 		"driver":             c.CgroupDriver == "cgroupfs",
 		"pids":               c.PidsLimit == 2048,
+		"namespaces":         c.Network.NetNSDir == "/run/other/netns",
 		"size of logs":       c.Log.Limits().MaxSize == 8<<20,
 		"sysctls":            len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
 		"port":               c.Stream.Port == 10011,

@@ -30,10 +30,69 @@ var cloneFlags = map[Kind]int{Network: unix.CLONE_NEWNET, IPC: unix.CLONE_NEWIPC
 // Set is the directory that holds a pod's pins, a file for each kind.
 type Set struct {
 	Dir string
+	// Network is where a new network namespace is pinned instead, for programs of the node that look for network
+	// namespaces in one directory. The file in Dir is a symbolic link to it. Empty: in Dir as well.
+	Network string
 }
 
-// Path is the path of the file on which the namespace of a kind is pinned.
+// Path is the path of the file on which the namespace of a kind is pinned, or of a link to it.
 func (s Set) Path(k Kind) string { return filepath.Join(s.Dir, string(k)) }
+
+// Target is the path of the file on which the namespace of a kind is pinned, for others than Berth.
+func (s Set) Target(k Kind) string {
+	path := s.Path(k)
+	if target, err := os.Readlink(path); err == nil {
+		return target
+	}
+	return path
+}
+
+// place makes the file on which a namespace is to be pinned, and returns its path. The link is made first: by it, Remove
+// finds what is elsewhere.
+func (s Set) place(k Kind) (string, error) {
+	path := s.Path(k)
+	if k == Network && s.Network != "" {
+		if err := os.MkdirAll(filepath.Dir(s.Network), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.Symlink(s.Network, path); errors.Is(err, os.ErrExist) {
+			// A reboot leaves it where the directory is on a disk.
+			if err = os.Remove(path); err == nil {
+				err = os.Symlink(s.Network, path)
+			}
+			if err != nil {
+				return "", err
+			}
+		} else if err != nil {
+			return "", err
+		}
+		path = s.Network
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o444)
+	if err != nil {
+		return "", err
+	}
+	return path, f.Close()
+}
+
+// Share makes a directory of pins, if it is not there, and a mount whose changes other mount namespaces see: a network
+// provider's pod that has mounted it with propagation finds the namespaces of later pods too. It is what ip-netns(8)
+// does with its directory.
+func Share(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+		if err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share the mounts in %s: %w", dir, err)
+	}
+	return nil
+}
 
 // Options says what a Set holds.
 type Options struct {
@@ -55,11 +114,6 @@ func (s Set) Create(o Options) error {
 			return fmt.Errorf("namespace %s cannot be made without a process", k)
 		}
 		flags |= f
-		file, err := os.OpenFile(s.Path(k), os.O_CREATE|os.O_RDONLY, 0o444)
-		if err != nil {
-			return err
-		}
-		file.Close()
 	}
 	var err error
 	if o.User != nil {
@@ -81,7 +135,11 @@ func (s Set) createOnThread(flags int, o Options) error {
 		return err
 	}
 	for _, k := range o.Kinds {
-		if err := unix.Mount("/proc/thread-self/ns/"+string(k), s.Path(k), "", unix.MS_BIND, ""); err != nil {
+		path, err := s.place(k)
+		if err != nil {
+			return err
+		}
+		if err := unix.Mount("/proc/thread-self/ns/"+string(k), path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("pin the %s namespace: %w", k, err)
 		}
 	}
@@ -210,12 +268,11 @@ func (s Set) PinProcess(k Kind, pid int) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(s.Path(k), os.O_CREATE|os.O_RDONLY, 0o444)
+	path, err := s.place(k)
 	if err != nil {
 		return err
 	}
-	f.Close()
-	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/%s", pid, k), s.Path(k), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/%s", pid, k), path, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("pin the %s namespace of process %d: %w", k, pid, err)
 	}
 	return nil
@@ -231,8 +288,17 @@ func (s Set) Pinned(k Kind) bool {
 // Remove lets the namespaces go and removes the directory. It is idempotent.
 func (s Set) Remove() error {
 	var errs []error
+	paths := make([]string, 0, 7)
+	if target := s.Target(Network); target != s.Path(Network) {
+		paths = append(paths, target) // before the link by which it is found
+	}
+	if s.Network != "" && !slices.Contains(paths, s.Network) { // where somebody has removed the link
+		paths = append(paths, s.Network)
+	}
 	for _, k := range []Kind{Network, IPC, UTS, PID, User} {
-		path := s.Path(k)
+		paths = append(paths, s.Path(k))
+	}
+	for _, path := range paths {
 		for { // a pin that a crash and a second start put one over the other goes in as many steps
 			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			if err == nil {

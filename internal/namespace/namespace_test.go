@@ -69,6 +69,55 @@ func TestASetOutlivesTheThreadThatMadeIt(t *testing.T) {
 	}
 }
 
+// TestANetworkNamespaceIsPinnedElsewhere, and found by the link where the others are.
+func TestANetworkNamespaceIsPinnedElsewhere(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	shared := filepath.Join(t.TempDir(), "netns")
+	for range 2 { // the second time it is a mount already
+		if err := Share(shared); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(shared, 0); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Unmount(shared, 0); err == nil {
+			t.Error("it was mounted twice")
+		}
+	})
+	s := Set{Dir: filepath.Join(t.TempDir(), "ns"), Network: filepath.Join(shared, "berth-1")}
+	if err := os.Mkdir(s.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// What a reboot leaves of a pod with its namespaces in one place.
+	if err := os.WriteFile(s.Path(Network), nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(Options{Kinds: []Kind{Network, IPC}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Target(Network); got != s.Network {
+		t.Errorf("the network namespace is at %s", got)
+	}
+	if got := s.Target(IPC); got != s.Path(IPC) {
+		t.Errorf("the IPC namespace is at %s", got)
+	}
+	elsewhere := Set{Dir: shared}
+	if !s.Pinned(Network) || !elsewhere.Pinned("berth-1") || !s.Pinned(IPC) {
+		t.Error("a namespace is not pinned")
+	}
+	later := Set{Dir: s.Dir} // another configuration, by then
+	for range 2 {
+		if err := later.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err := os.ReadDir(shared); err != nil || len(entries) > 0 {
+		t.Errorf("left are %v, %v", entries, err)
+	}
+}
+
 func TestAFailedCreateLeavesNothing(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}

@@ -165,8 +165,9 @@ type memoryNamespaces struct {
 	dir string
 }
 
-func (n memoryNamespaces) Path(k namespace.Kind) string { return filepath.Join(n.dir, string(k)) }
-func (n memoryNamespaces) Pinned(k namespace.Kind) bool { return n.has("namespace " + n.Path(k)) }
+func (n memoryNamespaces) Path(k namespace.Kind) string   { return filepath.Join(n.dir, string(k)) }
+func (n memoryNamespaces) Target(k namespace.Kind) string { return n.Path(k) }
+func (n memoryNamespaces) Pinned(k namespace.Kind) bool   { return n.has("namespace " + n.Path(k)) }
 func (n memoryNamespaces) PinProcess(k namespace.Kind, pid int) error {
 	return n.make("namespace " + n.Path(k))
 }

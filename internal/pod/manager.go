@@ -22,6 +22,7 @@ import (
 	"berth/internal/loglimit"
 	"berth/internal/metrics"
 	"berth/internal/model"
+	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/pod/background"
@@ -121,6 +122,7 @@ type Config struct {
 	Settings
 	Root          string // records, writable layers: what outlives a reboot
 	State         string // namespaces, shm: what does not
+	NetNSDir      string // where network namespaces are pinned; empty: in State
 	CgroupRoot    string // parent of the cgroups of pods that name none: /berth, or a slice with SystemdCgroup
 	SystemdCgroup bool
 	Keeper        Keeper
@@ -299,9 +301,14 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 // newManager makes a Manager that knows no pod yet, and the directories and stores that it works with.
 func newManager(ctx context.Context, cfg Config) (*Manager, error) {
-	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State, Pins: cfg.Host.Namespaces}
+	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State, NetNSDir: cfg.NetNSDir, Pins: cfg.Host.Namespaces}
 	if err := dirs.Make(cfg.Log); err != nil {
 		return nil, err
+	}
+	if cfg.NetNSDir != "" {
+		if err := namespace.Share(cfg.NetNSDir); err != nil {
+			return nil, fmt.Errorf("network.netns_dir: %w", err)
+		}
 	}
 	for _, dir := range []string{dirs.Pods(), dirs.Containers(), dirs.StatePods()} {
 		state.Spread(dir)

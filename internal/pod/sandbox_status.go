@@ -30,7 +30,7 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	namespaces := map[string]string{}
 	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
 		if m.dirs.Namespaces(s.ID()).Pinned(k) {
-			namespaces[string(k)] = m.dirs.Namespaces(s.ID()).Path(k)
+			namespaces[string(k)] = m.dirs.Namespaces(s.ID()).Target(k)
 		}
 	}
 	info := map[string]string{"info": toJSON(map[string]any{

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +173,30 @@ func listenUDP(t *testing.T, pid, port int) net.PacketConn {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// TestNetworkProvidersFindTheNamespacesOfLaterPods: a DaemonSet has mounted their directory, and is told a path in it.
+//
+// Seen to fail without namespace.Share.
+func TestNetworkProvidersFindTheNamespacesOfLaterPods(t *testing.T) {
+	nodetest.BerthOnly(t, "the directory is the node's own")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(nodetest.Mounts(&cri.Mount{HostPath: n.NetNSDir, ContainerPath: "/run/netns",
+		Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}))
+	later := nodetest.RunPod(t, n)
+	want := later.Run().Sh("stat -L -c %i /proc/self/ns/net")
+	at := "/run/netns/berth-" + later.ID
+	if got := c.Sh("stat -L -c %i " + at); got != want {
+		t.Errorf("the namespace at %s is %s, and that of the pod %s", at, got, want)
+	}
+	if data, err := os.Readlink(filepath.Join(n.State, "pods", later.ID, "ns", "net")); err != nil ||
+		data != filepath.Join(n.NetNSDir, "berth-"+later.ID) {
+		t.Errorf("beside the other namespaces is %q, %v", data, err)
+	}
+	later.Remove()
+	if got := c.Sh("ls /run/netns"); strings.Contains(got, later.ID) {
+		t.Errorf("the namespace of a removed pod is there: %s", got)
+	}
 }
 
 func TestTwoNodesLiveSideBySide(t *testing.T) {

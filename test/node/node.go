@@ -80,6 +80,7 @@ type Node struct {
 	Socket     string // the socket's path
 	HostsDir   string // registries' hosts.toml
 	CNIConfDir string
+	NetNSDir   string // berthd's network.netns_dir, a mount
 	LogDir     string // for pods' logs
 	// NRISocket and NRIPlugins are for NRI plugins. berthd listens once the directory of either is there.
 	NRISocket, NRIPlugins string
@@ -161,6 +162,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--address", n.Socket,
 		"--hosts-dir", n.HostsDir,
 		"--cni-conf-dir", n.CNIConfDir,
+		"--netns-dir", n.NetNSDir,
 		"--bridge", n.Bridge,
 		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
@@ -337,6 +339,8 @@ func design(name string, o Options) (n *Node, err error) {
 	n.Address = "unix://" + n.Socket
 	n.HostsDir = filepath.Join(n.Dir, "hosts")
 	n.CNIConfDir = filepath.Join(n.Dir, "cni")
+	n.NetNSDir = filepath.Join(n.Dir, "netns")
+	n.mounts = append(n.mounts, n.NetNSDir)
 	n.LogDir = filepath.Join(n.Dir, "logs")
 	n.NRISocket = filepath.Join(n.Dir, "nri", "s")
 	n.NRIPlugins = filepath.Join(n.Dir, "nri-plugins")
@@ -370,7 +374,8 @@ func (n *Node) abandon() error { return errors.Join(n.unmount(), os.RemoveAll(n.
 func (n *Node) unmount() error {
 	var errs []error
 	for _, mount := range n.mounts {
-		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil && err != syscall.EINVAL { // it went with a sweep
+		err := syscall.Unmount(mount, syscall.MNT_DETACH)
+		if err != nil && err != syscall.EINVAL && err != syscall.ENOENT { // it went with a sweep, or was never made
 			errs = append(errs, fmt.Errorf("unmount %s: %w", mount, err))
 		}
 	}

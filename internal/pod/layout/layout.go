@@ -60,14 +60,17 @@ const (
 type Dirs struct {
 	Root  string // records, writable layers
 	State string // namespaces, files
+	// NetNSDir is where network namespaces of new pods are pinned, each by NetNSName; empty: below State.
+	NetNSDir string
 	// Pins are the namespaces of a pod, pinned in a directory; nil: namespace.Set.
 	Pins func(dir string) Namespaces
 }
 
 // Namespaces are the pinned namespaces of one pod.
 type Namespaces interface {
-	// Path is where the namespace of a kind is pinned.
+	// Path is where the namespace of a kind is pinned, or a link to that. Target is that itself.
 	Path(namespace.Kind) string
+	Target(namespace.Kind) string
 	// Create makes new namespaces and pins them, all or none.
 	Create(namespace.Options) error
 	// Dress gives namespaces that were made without them their host name and sysctls.
@@ -86,7 +89,10 @@ func (l *Dirs) Containers() string { return filepath.Join(l.Root, "containers") 
 func (l *Dirs) Trash() string      { return filepath.Join(l.Root, "trash") }
 
 // NetNS is where the network namespace of a pod is pinned, if it has one.
-func (l *Dirs) NetNS(id string) string { return l.Namespaces(id).Path(namespace.Network) }
+func (l *Dirs) NetNS(id string) string { return l.Namespaces(id).Target(namespace.Network) }
+
+// NetNSName is the name of a pod's network namespace in Dirs.NetNSDir, as `ip netns` lists it.
+func NetNSName(id string) string { return "berth-" + id }
 
 // Namespaces are the pins of a pod's namespaces.
 func (l *Dirs) Namespaces(id string) Namespaces {
@@ -94,7 +100,11 @@ func (l *Dirs) Namespaces(id string) Namespaces {
 	if l.Pins != nil {
 		return l.Pins(dir)
 	}
-	return namespace.Set{Dir: dir}
+	set := namespace.Set{Dir: dir}
+	if l.NetNSDir != "" {
+		set.Network = filepath.Join(l.NetNSDir, NetNSName(id))
+	}
+	return set
 }
 
 // Container is the directory of a container, in which its record is.
@@ -224,7 +234,7 @@ func (l *Dirs) NamespacePaths(r *record.Sandbox) ocispec.Namespaces {
 	set := l.Namespaces(r.ID)
 	var n ocispec.Namespaces
 	if !r.NodeNetwork() {
-		n.Network = set.Path(namespace.Network)
+		n.Network = set.Target(namespace.Network)
 		n.UTS = set.Path(namespace.UTS)
 	}
 	if r.Config.OwnIPC() {

@@ -138,7 +138,7 @@ func (p *Maker) networkPod(r *record.Sandbox) *network.Pod {
 		Name:         r.Config.Metadata.Name,
 		Namespace:    r.Config.Metadata.Namespace,
 		UID:          r.Config.Metadata.UID,
-		NetNS:        p.Dirs.Namespaces(r.ID).Path(namespace.Network),
+		NetNS:        p.Dirs.NetNS(r.ID),
 		Ports:        r.Config.PortMappings,
 		Labels:       r.Config.Labels,
 		Annotations:  r.Config.Annotations,
