@@ -20,6 +20,7 @@ import (
 	"berth/internal/keeper/daemon"
 	"berth/internal/keeper/handover"
 	"berth/internal/liblog"
+	"berth/internal/mountns"
 )
 
 // version is set by the linker.
@@ -53,6 +54,10 @@ func run() error {
 	case *showFormat:
 		fmt.Println(handover.Format)
 		return nil
+	}
+	// Before anything that the program would have to do again.
+	if err := mountns.Enter(mountns.Pin(*dir)); err != nil {
+		return err
 	}
 	if err := coredump.Forbid(); err != nil {
 		return err

@@ -62,7 +62,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 		}
 	}()
 	for _, open := range []func(context.Context) error{
-		d.measure, d.lock, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
+		d.measure, d.lock, d.enterMounts, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
 		d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics, d.register,
 		d.makeChecks,
 	} {

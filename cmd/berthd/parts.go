@@ -216,7 +216,7 @@ func (d *parts) reachKeeper(ctx context.Context) error {
 		return err
 	}
 	d.keeper, err = keeper.Connect(ctx, keeper.Config{
-		Dir:    filepath.Join(d.cfg.State, "keeper"),
+		Dir:    d.keeperDir(),
 		Binary: binary,
 		Await:  binary == "",
 		Args:   []string{"--log-level=" + d.cfg.LogLevel},
@@ -226,7 +226,7 @@ func (d *parts) reachKeeper(ctx context.Context) error {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}
 	d.onClose(d.keeper.Close)
-	return nil
+	return d.moveKeeper(ctx)
 }
 
 func (d *parts) openDevices(context.Context) (err error) {

@@ -37,6 +37,7 @@ type Config struct {
 	HostsDir        string   `toml:"hosts_dir" reload:"yes"`
 	LogLevel        string   `toml:"log_level" reload:"yes"`
 	LogFormat       string   `toml:"log_format" reload:"yes"`
+	MountNamespace  string   `toml:"mount_namespace" flag:"mount-namespace"`
 	KeeperBinary    string   `toml:"keeper_binary"` // or NoKeeper
 	OOMScoreAdj     int      `toml:"oom_score_adj"`
 	ShutdownTimeout Duration `toml:"shutdown_timeout" reload:"yes"`
@@ -96,6 +97,12 @@ const (
 	NRIAuto = "auto"
 	NRIOn   = "on"
 	NRIOff  = "off"
+)
+
+// Values of Config.MountNamespace.
+const (
+	MountsNode = "node"
+	MountsOwn  = "own"
 )
 
 // NRIValidator says what plugins may not change.
@@ -358,6 +365,7 @@ func Default() *Config {
 		DefaultDevices: []string{},
 		ShmSize:        "64m",
 		DefaultRuntime: "berth",
+		MountNamespace: MountsNode,
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
 			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},

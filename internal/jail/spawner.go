@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/jail/wire"
 	"berth/internal/namespace"
+	"berth/internal/throwaway"
 )
 
 // maxDirs is how many directories a child can have: an image has at most some hundred layers.
@@ -38,7 +39,7 @@ func newSpawner(program *os.File, dir string) (*spawner, error) {
 	s := &spawner{calls: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		_ = namespace.OnThrowawayThread(func() error {
+		_ = throwaway.Thread(func() error {
 			err := enter(tree, dir)
 			ready <- err
 			if err != nil {

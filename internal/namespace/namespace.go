@@ -6,12 +6,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/throwaway"
 )
 
 // Kind is a kind of namespace, by its name in /proc/PID/ns.
@@ -119,7 +120,7 @@ func (s Set) Create(o Options) error {
 	if o.User != nil {
 		err = s.createOwned(flags, o)
 	} else {
-		err = OnThrowawayThread(func() error { return s.createOnThread(flags, o) })
+		err = throwaway.Thread(func() error { return s.createOnThread(flags, o) })
 	}
 	if err != nil {
 		return errors.Join(err, s.Remove())
@@ -170,7 +171,7 @@ func (s Set) Dress(o Options) error {
 	if o.Hostname == "" && len(o.Sysctls) == 0 {
 		return nil
 	}
-	return OnThrowawayThread(func() error {
+	return throwaway.Thread(func() error {
 		var flags int
 		for _, k := range o.Kinds {
 			pin, err := os.Open(s.Path(k))
@@ -330,28 +331,10 @@ func Do(path string, f func() error) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer ns.Close()
-	return OnThrowawayThread(func() error {
+	return throwaway.Thread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("join network namespace %s: %w", path, err)
 		}
 		return f()
 	})
-}
-
-// OnThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked,
-// so the Go runtime ends it together with the goroutine. All but the process's first thread: that one is never ended,
-// and what /proc/PID says of the process is what it says of that thread; so it is kept out of this.
-func OnThrowawayThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != unix.Getpid() {
-			done <- f()
-			return
-		}
-		// While this goroutine holds the first thread, the next one gets another.
-		done <- OnThrowawayThread(f)
-		runtime.UnlockOSThread()
-	}()
-	return <-done
 }

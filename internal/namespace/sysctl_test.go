@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/asroot"
+	"berth/internal/throwaway"
 )
 
 // Many namespaces at a time: each gets its own value, and a procfs that is given up is closed. Without release none is.
@@ -25,7 +26,7 @@ func TestSysctlsAreWrittenInTheNamespaceOfTheThread(t *testing.T) {
 	for i := range 3*maxTaken + 1 {
 		all.Go(func() {
 			want := fmt.Sprint(i + 1)
-			err := OnThrowawayThread(func() error {
+			err := throwaway.Thread(func() error {
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 					return err
 				}
@@ -79,7 +80,7 @@ func TestASysctlThatIsNotThere(t *testing.T) {
 // Without the right to mount, and with an old kernel, /proc has to do.
 func TestSysctlsWithoutAProcfsOfOnesOwn(t *testing.T) {
 	asroot.Need(t, "namespaces")
-	err := OnThrowawayThread(func() error {
+	err := throwaway.Thread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWUTS | unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/throwaway"
 )
 
 // UserMappings are the IDs of a user namespace. The node's root must be able to give them.
@@ -84,7 +85,7 @@ func (s Set) createOwned(flags int, o Options) error {
 	if err != nil || len(o.Kinds) == 0 {
 		return err
 	}
-	return OnThrowawayThread(func() error {
+	return throwaway.Thread(func() error {
 		for _, k := range o.Kinds {
 			if err := s.join(k); err != nil {
 				return err

@@ -19,6 +19,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/hostpath"
 	"berth/internal/model"
+	"berth/internal/mountns"
 )
 
 func (b *builder) mounts() error {
@@ -349,6 +350,13 @@ func mountOf(p string) (at, optional string, err error) {
 	if resolved.Mount == 0 { // before Linux 5.8
 		return mountAbove(p)
 	}
+	if mountns.Node() != nil { // the node's own mount may have become another than the one that is seen here
+		err := mountns.OnNode(func() (err error) {
+			at, optional, err = mountAbove(resolved.Path)
+			return err
+		})
+		return at, optional, err
+	}
 	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		match := strconv.Itoa(m.ID) == strconv.FormatUint(resolved.Mount, 10)
 		return !match, match
@@ -368,7 +376,7 @@ func mountAbove(p string) (at, optional string, err error) {
 		return "", "", fmt.Errorf("host path %s: %w", p, err)
 	}
 	for _, m := range found {
-		if len(m.Mountpoint) >= len(at) {
+		if len(m.Mountpoint) >= len(at) { // the last one covers the others
 			at, optional = m.Mountpoint, m.Optional
 		}
 	}

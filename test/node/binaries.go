@@ -23,6 +23,10 @@ const EnvCgroupDriver = "BERTH_CGROUP_DRIVER"
 // or libcontainer.
 const EnvSetup = "BERTH_SETUP"
 
+// EnvMountNamespace is the mount_namespace of nodes whose options do not say: node (also where it is not set), or own,
+// which takes shared mounts (unshare -m, mount --make-rshared /).
+const EnvMountNamespace = "BERTH_MOUNT_NAMESPACE"
+
 var built struct {
 	sync.Mutex
 	dir  string

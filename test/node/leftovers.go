@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"syscall"
@@ -161,23 +163,37 @@ func (n *Node) owns(p Process) bool {
 	return false
 }
 
-// mounted lists the mounts of this mount namespace that lie in the node's directories.
+// mounted lists the mounts that lie in the node's directories: those of this mount namespace, and of the keeper's.
 func (n *Node) mounted() ([]string, error) {
-	own := map[string]bool{}
+	own := map[string]bool{n.Root: true, filepath.Join(n.State, "pods"): true} // in a mount namespace of Berth's own
 	for _, path := range n.mounts {
 		own[path] = true
 	}
-	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-		return own[info.Mountpoint] || !n.inside(info.Mountpoint), false
-	})
-	if err != nil {
-		return nil, err
+	processes := []int{os.Getpid()}
+	if pid, there := n.KeeperPID(); there {
+		processes = append(processes, pid)
 	}
-	var found []string
-	for _, info := range infos {
-		found = append(found, fmt.Sprintf("%s (%s)", info.Mountpoint, info.FSType))
+	found := map[string]bool{}
+	for _, pid := range processes {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		if errors.Is(err, fs.ErrNotExist) { // the keeper has ended
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		infos, err := mountinfo.GetMountsFromReader(f, func(info *mountinfo.Info) (skip, stop bool) {
+			return own[info.Mountpoint] || !n.inside(info.Mountpoint), false
+		})
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range infos {
+			found[fmt.Sprintf("%s (%s)", info.Mountpoint, info.FSType)] = true
+		}
 	}
-	return found, nil
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 func (n *Node) inside(path string) bool {

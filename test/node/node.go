@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/mountns"
 	"berth/internal/registrytest"
 )
 
@@ -252,6 +253,9 @@ func (n *Node) config(o Options) string {
 		fmt.Fprintf(&b, "cgroup_driver = %q\n", driver)
 	}
 	fmt.Fprintf(&b, "cgroup_root = %q\n", n.CgroupRoot)
+	if mounts := os.Getenv(EnvMountNamespace); mounts != "" && !strings.Contains(o.Config, "mount_namespace") {
+		fmt.Fprintf(&b, "mount_namespace = %q\n", mounts)
+	}
 	b.WriteString(o.Config)
 	b.WriteString("\n")
 	for name, path := range n.Handlers {
@@ -340,7 +344,8 @@ func design(name string, o Options) (n *Node, err error) {
 	n.HostsDir = filepath.Join(n.Dir, "hosts")
 	n.CNIConfDir = filepath.Join(n.Dir, "cni")
 	n.NetNSDir = filepath.Join(n.Dir, "netns")
-	n.mounts = append(n.mounts, n.NetNSDir)
+	pin := mountns.Pin(filepath.Join(n.State, "keeper"))
+	n.mounts = append(n.mounts, n.NetNSDir, pin, filepath.Dir(pin))
 	n.LogDir = filepath.Join(n.Dir, "logs")
 	n.NRISocket = filepath.Join(n.Dir, "nri", "s")
 	n.NRIPlugins = filepath.Join(n.Dir, "nri-plugins")

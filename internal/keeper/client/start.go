@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/internal/keeper/protocol"
+	"berth/internal/mountns"
 )
 
 // maxLog is the size from which on the log of earlier keepers is put aside when one is started.
@@ -47,6 +48,7 @@ func (s *starter) start(cfg Config) error {
 	cmd := exec.Command(cfg.Binary, append([]string{"--dir", cfg.Dir}, cfg.Args...)...)
 	cmd.Dir = "/"
 	cmd.Stderr = log
+	mountns.Pass(cmd)
 	// The keeper gets a session of its own: it outlives the process that starts it, and no terminal's signals reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

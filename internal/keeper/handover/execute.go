@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/mountns"
 )
 
 // Environment is the variable with the number of the memfd that holds the state. It is not for other programs.
@@ -52,9 +54,13 @@ func Execute(binary string, s *State, hangup chan<- os.Signal, last func() error
 		}
 	}
 	env = append(env, Environment+"="+strconv.Itoa(mem))
+	kept := []int{mem}
+	if fd, variable := mountns.Inherited(); fd >= 0 {
+		kept, env = append(kept, fd), append(env, variable)
+	}
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
-	fds := append(s.descriptors(), mem)
+	fds := append(s.descriptors(), kept...)
 	defer closeOnExec(fds)
 	for _, fd := range fds {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {

@@ -756,6 +756,8 @@ void stage_leave_host(int user)
 	int seen[WHOLE];
 	uint32_t i;
 
+	int node = stage_plan->flags & STAGE_NODE;
+
 	root = clone_tree(AT_FDCWD, stage_text(stage_plan->root), AT_RECURSIVE);
 	/* pivot_root needs one that does not propagate, and so does the host. */
 	if (root < 0 || part_from_host(root) != 0 ||
@@ -763,9 +765,22 @@ void stage_leave_host(int user)
 		stage_fail(STEP_ROOTFS);
 	for (i = 0; i < stage_plan->operations.count; i++) {
 		current = (int)i;
-		if (op[i].kind == OP_BIND)
+		if (op[i].kind == OP_BIND && (!node || op[i].flags & OP_OWN))
 			take_source(&op[i], user);
 	}
+	/*
+	 * The keeper's mounts are peers of the node's. But what is changed of the node's later, that one is read-only for
+	 * instance, does not get to peers.
+	 */
+	if (node && setns(STAGE_FD_NODE, CLONE_NEWNS) != 0)
+		stage_fail(STEP_UNSHARE);
+	for (i = 0; node && i < stage_plan->operations.count; i++) {
+		current = (int)i;
+		if (op[i].kind == OP_BIND && !(op[i].flags & OP_OWN))
+			take_source(&op[i], user);
+	}
+	if (node)
+		stage_close(STAGE_FD_NODE, STEP_DESCRIPTORS);
 	for (i = 0; i < WHOLE; i++) {
 		seen[i] = -1;
 		if (user >= 0 && mounts_type(whole[i].type) && (seen[i] = clone_tree(AT_FDCWD, whole[i].path, 0)) < 0)

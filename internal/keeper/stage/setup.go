@@ -42,6 +42,8 @@ type Setup struct {
 	Operations []Operation
 	// Mark is a file that NewMark has made; nil: none.
 	Mark *os.File
+	// Node is the node's mount namespace, from which Sources come that are not Own; nil: it is the keeper's.
+	Node *os.File
 }
 
 // Namespace is one that has a path.
@@ -88,6 +90,7 @@ type Operation struct {
 	Propagation      uint64 // MS_* of a Bind; 0: as it is
 	Mode, UID, GID   uint32 // of a Device
 	Major, Minor     uint32
+	Own              bool // a Bind's Source is in the keeper's mount namespace, whatever Setup.Node is
 	Recursive        bool // a Bind of all mounts below Source
 	MapIDs           bool // a Bind in which the IDs of Setup.User are those of the file system
 	MapAllIDs        bool // the same for all of its mounts
@@ -101,7 +104,7 @@ func (o *Operation) flags() (f C.uint32_t) {
 	for flag, on := range map[C.uint32_t]bool{
 		C.OP_RECURSIVE: o.Recursive, C.OP_PLAIN_TARGET: o.PlainTarget, C.OP_COPY_MODE: o.CopyMode, C.OP_REPLACE: o.Replace,
 		C.OP_IDMAP: o.MapIDs || o.MapAllIDs, C.OP_IDMAP_ALL: o.MapAllIDs,
-		C.OP_IN_PROC: o.InProc, C.OP_IS_PROC: o.Target == "/proc" && (o.Kind == Mount || o.Kind == Bind),
+		C.OP_OWN: o.Own, C.OP_IN_PROC: o.InProc, C.OP_IS_PROC: o.Target == "/proc" && (o.Kind == Mount || o.Kind == Bind),
 	} {
 		if on {
 			f |= flag
@@ -150,6 +153,9 @@ func (s *Setup) encode(e *encoder) error {
 	}
 	if s.Mark != nil {
 		pl.flags |= C.STAGE_MARK
+	}
+	if s.Node != nil {
+		pl.flags |= C.STAGE_NODE
 	}
 	if s.ReopenNull {
 		pl.flags |= C.STAGE_REOPEN_NULL

@@ -920,6 +920,8 @@ void stage_main(void)
 			stage_close(STAGE_FD_MARK, STEP_DESCRIPTORS);
 		else if (fcntl(STAGE_FD_MARK, F_SETFD, FD_CLOEXEC) != 0)
 			stage_fail(STEP_DESCRIPTORS);
+		if (!(stage_plan->flags & STAGE_NODE))
+			stage_close(STAGE_FD_NODE, STEP_DESCRIPTORS);
 		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
 	} else {
 		close_from(STAGE_FD_KEEPER + 1);

@@ -97,6 +97,7 @@ type spawn struct {
 	stdio        Stdio
 	console      *os.File // nil: none
 	mark         *os.File // nil: none
+	node         *os.File // see Setup.Node
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
 	flags        uintptr  // CLONE_NEW*
@@ -105,8 +106,8 @@ type spawn struct {
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
 		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil,
-		C.STAGE_FD_MARK: s.mark}
-	for _, i := range []int{C.STAGE_FD_CONSOLE, C.STAGE_FD_MARK} {
+		C.STAGE_FD_MARK: s.mark, C.STAGE_FD_NODE: s.node}
+	for _, i := range []int{C.STAGE_FD_CONSOLE, C.STAGE_FD_MARK, C.STAGE_FD_NODE} {
 		if files[i] == nil {
 			files[i] = s.plan // the stage closes it
 		}

@@ -30,6 +30,7 @@ enum {
 	STAGE_FD_CONSOLE,    /* where a terminal's master goes; without one the stage closes it */
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the init process; of an init process: an empty mount namespace */
 	STAGE_FD_MARK,       /* of an init process with STAGE_MARK: where it says that its program begins; else it is closed */
+	STAGE_FD_NODE,       /* of an init process with STAGE_NODE: the node's mount namespace; else it is closed */
 	STAGE_FD_CGROUPS,    /* the first tasks file */
 };
 
@@ -51,6 +52,7 @@ enum {
 	STAGE_FORK_EARLY = 1 << 13,
 	STAGE_FILTER_EARLY = 1 << 14,   /* the filter lets a process do all that is left after STAGE_FORK */
 	STAGE_MARK = 1 << 15,           /* it writes STAGE_BEGUN before it runs the program */
+	STAGE_NODE = 1 << 16,           /* sources without OP_OWN are the node's, and not the keeper's */
 };
 
 /* What a report is about: a number, the end of the set-up, or the step that failed. */
@@ -132,6 +134,7 @@ enum {
 	OP_REPLACE = 1 << 5,      /* a link's target is removed first */
 	OP_IDMAP = 1 << 6,        /* a bind with the IDs of the user namespace */
 	OP_IDMAP_ALL = 1 << 7,    /* the same for all its mounts */
+	OP_OWN = 1 << 8,          /* the source is Berth's own: see STAGE_NODE */
 };
 
 /* What an init process does in its new root, one after the other. */

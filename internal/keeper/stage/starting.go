@@ -42,7 +42,7 @@ type Starting struct {
 func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
 	f := &Starting{proc: proc, setup: s, wait: s.Wait}
 	return f, p.start(f, s.encode, s.forksLate(), &spawn{
-		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, mark: s.Mark,
+		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, mark: s.Mark, node: s.Node,
 		cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.born()),
 	}, s.forksLate() || s.forksEarly())
 }

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
+	"berth/internal/mountns"
 )
 
 // A container is set up by the stage (keeper/stage) as libcontainer would: the same mounts, devices and links in the
@@ -162,7 +163,10 @@ func Setup(
 	if err != nil {
 		return nil, err
 	}
-	s.Operations = ops
+	s.Operations, s.Node = ops, mountns.Node()
+	for i := range ops {
+		ops[i].Own = ops[i].Kind == stage.Bind && mountns.Own(ops[i].Source)
+	}
 	s.ReopenNull = ownDev(config)
 	return s, nil
 }

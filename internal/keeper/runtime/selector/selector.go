@@ -20,6 +20,7 @@ import (
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/runtime/shim"
 	"berth/internal/keeper/runtime/stage"
+	"berth/internal/mountns"
 )
 
 // Selector is the runtime.Runtime that the keeper uses: it passes each call to the engine of the container. To add an
@@ -72,6 +73,11 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 		return register(res)
 	}
 	r := c.Record()
+	if r.Runtime != "" { // of a shim, or an OCI runtime
+		if err := mountns.Mirror(); err != nil {
+			return err
+		}
+	}
 	if r.Shim != nil {
 		l.Reason = record.ShimSetup(r.Runtime).Reason
 		return shim.New(s.dir, s.spawning, &r).Start(ctx, c, l)
@@ -96,6 +102,9 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 			return err
 		}
 		l.Reason = declined.Reason
+	}
+	if err := mountns.Mirror(); err != nil {
+		return err
 	}
 	return s.libcontainer.Start(ctx, c, l)
 }

@@ -1,0 +1,249 @@
+package mountns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/throwaway"
+)
+
+// ErrUnsupported is for a node on which there can be no such namespace.
+var ErrUnsupported = errors.New("a mount namespace of Berth's own is not possible")
+
+// Make makes the namespace and pins it. Mounts below the private directories, which are made where they are not there,
+// stay in it. The caller stays in the namespace that it is in: see Enter. All or nothing: without the pin, the namespace
+// ends with this call.
+func Make(pin string, private []string) (err error) {
+	if err := preparePin(pin); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = unix.Unmount(filepath.Dir(pin), unix.MNT_DETACH)
+		}
+	}()
+	for _, dir := range private {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	mounts, err := holders(private)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, m := range mounts {
+			m.file.Close()
+		}
+	}()
+	// The kernel refuses the pin of a namespace with a lower number than that of the one where the pin is. Since Linux
+	// 6.18 each processor has a range of numbers of its own, so one processor may give numbers that are too low.
+	var processors unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &processors); err != nil {
+		return os.NewSyscallError("sched_getaffinity", err)
+	}
+	if err = makeOn(&processors, pin, private, mounts); !errors.Is(err, errPin) {
+		return err
+	}
+	for cpu := range 8 * int(unsafe.Sizeof(processors)) {
+		if !processors.IsSet(cpu) {
+			continue
+		}
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err = makeOn(&one, pin, private, mounts); !errors.Is(err, errPin) {
+			return err
+		}
+	}
+	return err
+}
+
+// errPin is for a namespace that the kernel lets nobody pin here.
+var errPin = errors.New("pin the mount namespace")
+
+// makeOn does it on one of some processors.
+func makeOn(processors *unix.CPUSet, pin string, private []string, mounts []*holder) error {
+	return throwaway.Thread(func() error {
+		if err := unix.SchedSetaffinity(0, processors); err != nil {
+			return os.NewSyscallError("sched_setaffinity", err)
+		}
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("make a mount namespace: %w", err)
+		}
+		for _, m := range mounts {
+			if err := m.part(); err != nil {
+				return err
+			}
+		}
+		number, err := os.Readlink("/proc/thread-self/ns/mnt")
+		if err != nil {
+			return err
+		}
+		err = errors.Join(os.WriteFile(numberFile(pin), []byte(number), 0o600),
+			os.WriteFile(privateFile(pin), []byte(strings.Join(private, "\n")), 0o600))
+		if err != nil {
+			return err
+		}
+		// Another thread does it: this one is where the pin must not be.
+		tid, pinned := unix.Gettid(), make(chan error)
+		go func() {
+			pinned <- unix.Mount(fmt.Sprintf("/proc/%d/ns/mnt", tid), pin, "", unix.MS_BIND, "")
+		}()
+		if err := <-pinned; err != nil {
+			return fmt.Errorf("%w at %s: %w", errPin, pin, err)
+		}
+		return nil
+	})
+}
+
+// preparePin makes the file of the pin, on a private mount: the kernel refuses that a namespace gets a pin of itself by
+// propagation.
+func preparePin(pin string) error {
+	dir := filepath.Dir(pin)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	mounted, err := mountinfo.Mounted(dir)
+	if err != nil {
+		return err
+	}
+	if !mounted { // else one that was killed has done it
+		if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("make %s a mount: %w", dir, err)
+		}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mount %s private: %w", dir, err)
+	}
+	f, err := os.OpenFile(pin, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o400)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// holder is a mount in which private directories are.
+type holder struct {
+	point string
+	file  *os.File // its root, in the namespace of the caller
+	dirs  []string
+}
+
+// holders finds the mounts in which directories are.
+func holders(dirs []string) ([]*holder, error) {
+	all, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	byID := map[int]*mountinfo.Info{}
+	for _, m := range all {
+		byID[m.ID] = m
+	}
+	root, err := mountOf("/", byID)
+	if err != nil {
+		return nil, err
+	}
+	if !shared(root) {
+		return nil, fmt.Errorf("%w: the mount at / is not shared, so that volumes which are mounted later would not be "+
+			"there (mount --make-rshared /)", ErrUnsupported)
+	}
+	var found []*holder
+	byPoint := map[string]*holder{}
+	for _, dir := range dirs {
+		m, err := mountOf(dir, byID)
+		if err != nil {
+			return nil, err
+		}
+		h := byPoint[m.Mountpoint]
+		if h == nil {
+			file, err := os.OpenFile(m.Mountpoint, unix.O_PATH|unix.O_DIRECTORY, 0)
+			if err != nil {
+				return nil, err
+			}
+			h = &holder{point: m.Mountpoint, file: file}
+			if !shared(m) {
+				file.Close()
+				h.file = nil
+			}
+			byPoint[m.Mountpoint] = h
+			found = append(found, h)
+		}
+		h.dirs = append(h.dirs, dir)
+	}
+	return found, nil
+}
+
+func shared(m *mountinfo.Info) bool { return strings.Contains(m.Optional, "shared:") }
+
+func mountOf(path string, byID map[int]*mountinfo.Info) (*mountinfo.Info, error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
+		return nil, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	m := byID[int(st.Mnt_id)]
+	if st.Mask&unix.STATX_MNT_ID == 0 || m == nil {
+		return nil, fmt.Errorf("%w: the kernel does not say which mount %s is on", ErrUnsupported, path)
+	}
+	return m, nil
+}
+
+// part makes the directories private mounts in the calling thread's namespace, and in no other. The mount that holds
+// them is out of its peer group meanwhile, so that they do not get to the node: what is mounted in it at that moment is
+// not seen here.
+func (h *holder) part() error {
+	if h.file == nil {
+		return nil // nothing propagates
+	}
+	if err := unix.Mount("", h.point, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the mount %s private: %w", h.point, err)
+	}
+	whole := false
+	for _, dir := range h.dirs {
+		if dir == h.point {
+			whole = true
+			continue
+		}
+		if err := cover(dir); err != nil {
+			return fmt.Errorf("make %s a private mount: %w", dir, err)
+		}
+	}
+	if whole {
+		return nil
+	}
+	ours, err := unix.Open(h.point, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: h.point, Err: err}
+	}
+	defer unix.Close(ours)
+	err = unix.MoveMount(int(h.file.Fd()), "", ours, "",
+		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|unix.MOVE_MOUNT_SET_GROUP)
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("%w: %w (it takes Linux 5.15)", ErrUnsupported, err)
+	}
+	if err != nil {
+		return fmt.Errorf("make the mount %s a peer of the node's again: %w", h.point, err)
+	}
+	return nil
+}
+
+// cover mounts a directory over itself, privately, with the mounts in it.
+func cover(dir string) error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return os.NewSyscallError("open_tree", err)
+	}
+	defer unix.Close(tree)
+	err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	if err != nil {
+		return os.NewSyscallError("mount_setattr", err)
+	}
+	err = unix.MoveMount(tree, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	return os.NewSyscallError("move_mount", err)
+}

@@ -1,0 +1,195 @@
+package mountns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
+)
+
+// TestMain also is what is executed in the namespace.
+func TestMain(m *testing.M) {
+	if pin := os.Getenv("MOUNTNS_PIN"); pin != "" {
+		if err := inside(pin); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if os.Getenv("MOUNTNS_HOST") != "" {
+		// A host of the test's own, whose mounts are shared as systemd makes them.
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// inside enters the namespace, and does what is in the variable MOUNTNS_DO: a command of sh.
+func inside(pin string) error {
+	if err := Enter(pin); err != nil {
+		return err
+	}
+	if is, err := Inside(pin); err != nil || !is {
+		return fmt.Errorf("not in the namespace: %w", err)
+	}
+	if os.Getenv("MOUNTNS_MIRROR") != "" {
+		if err := Mirror(); err != nil {
+			return err
+		}
+	}
+	out, err := exec.Command("sh", "-ec", os.Getenv("MOUNTNS_DO")).CombinedOutput()
+	fmt.Print(string(out))
+	return err
+}
+
+// onHost runs a test again in a mount namespace with shared mounts.
+func onHost(t *testing.T) bool {
+	t.Helper()
+	asroot.Need(t, "a mount namespace")
+	if os.Getenv("MOUNTNS_HOST") != "" {
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	cmd.Env = append(os.Environ(), "MOUNTNS_HOST=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	return false
+}
+
+func do(t *testing.T, pin, command string) string {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "MOUNTNS_PIN="+pin, "MOUNTNS_DO="+command)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func must(t *testing.T, command string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(command, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", command, args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
+	if !onHost(t) {
+		return
+	}
+	dir := t.TempDir()
+	pin, root, state := Pin(filepath.Join(dir, "keeper")), filepath.Join(dir, "root"), filepath.Join(dir, "state")
+	volumes := filepath.Join(dir, "volumes")
+	for _, d := range []string{root + "/before", volumes + "/early", volumes + "/late", volumes + "/back", state} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, "mount", "-t", "tmpfs", "disk", root+"/before")
+	must(t, "mount", "-t", "tmpfs", "disk", state) // a directory that is a mount of its own
+	must(t, "mount", "-t", "tmpfs", "early", volumes+"/early")
+	before := must(t, "findmnt", "-n", "-o", "TARGET")
+	if Pinned(pin) {
+		t.Fatal("it is there before it was made")
+	}
+	if err := Make(pin, []string{root, state}); err != nil {
+		t.Fatal(err)
+	}
+	if !Pinned(pin) {
+		t.Fatal("it is not pinned")
+	}
+	if is, err := Inside(pin); err != nil || is {
+		t.Fatalf("who makes it is in it: %v, %v", is, err)
+	}
+	do(t, pin, "mkdir -p "+root+"/x "+state+"/x; mount -t tmpfs own "+root+"/x; mount -t tmpfs own "+state+"/x")
+	command := "findmnt -n -o SOURCE " + root + "/before | tail -n 1; findmnt -n -o SOURCE " + volumes + "/early"
+	if got := do(t, pin, command); got != "disk\nearly" {
+		t.Errorf("what was mounted before is %q", got)
+	}
+	if got := do(t, pin, "findmnt -n -o SOURCE "+root+"/x && findmnt -n -o SOURCE "+state+"/x"); got != "own\nown" {
+		t.Errorf("a second process finds %q", got)
+	}
+	must(t, "mount", "-t", "tmpfs", "late", volumes+"/late")
+	do(t, pin, "mount -t tmpfs back "+volumes+"/back")
+	if got := do(t, pin, "findmnt -n -o SOURCE "+volumes+"/late"); got != "late" {
+		t.Errorf("a volume that is mounted later: %q", got)
+	}
+	if got := must(t, "findmnt", "-n", "-o", "SOURCE", volumes+"/back"); got != "back" {
+		t.Errorf("what is mounted in the namespace for the node: %q", got)
+	}
+	// An attribute that is changed later is no peer's affair.
+	options := "findmnt -n -o VFS-OPTIONS " + volumes + "/late"
+	must(t, "mount", "-o", "remount,bind,ro,noexec", volumes+"/late")
+	if got := do(t, pin, options); strings.HasPrefix(got, "ro") {
+		t.Errorf("this kernel brings attributes to peers, so Mirror is not needed: %q", got)
+	}
+	t.Setenv("MOUNTNS_MIRROR", "1")
+	if got := do(t, pin, options); !strings.HasPrefix(got, "ro,noexec") {
+		t.Errorf("a volume that was made read-only has %q", got)
+	}
+	must(t, "mount", "-o", "remount,bind,rw,exec", volumes+"/late")
+	if got := do(t, pin, options); !strings.HasPrefix(got, "rw,relatime") {
+		t.Errorf("a volume that was made writable has %q", got)
+	}
+	if got := do(t, pin, "findmnt -n -o SOURCE "+root+"/x"); got != "own" {
+		t.Errorf("the private mount is %q", got)
+	}
+	must(t, "umount", volumes+"/late")
+	if got := do(t, pin, "findmnt -n -o SOURCE "+volumes+"/late || echo gone"); got != "gone" {
+		t.Errorf("a volume that is unmounted: %q", got)
+	}
+	must(t, "umount", volumes+"/back")
+	after := must(t, "findmnt", "-n", "-o", "TARGET")
+	if more := strings.Count(after, "\n") - strings.Count(before, "\n"); more != 2 || strings.Contains(after, "/root/x") {
+		t.Errorf("the node has %d more mounts, and not two for the pin:\n%s", more, after)
+	}
+	must(t, "umount", pin)
+	if Pinned(pin) {
+		t.Error("it is pinned without a pin")
+	}
+	if err := Enter(pin); err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() { // or the directory cannot be removed
+		for _, m := range []string{pin, filepath.Dir(pin), root + "/before", state, volumes + "/early"} {
+			_ = unix.Unmount(m, unix.MNT_DETACH)
+		}
+	})
+	// What is left is used again.
+	if err := Make(pin, []string{root, state}); err != nil {
+		t.Error(err)
+	}
+	if got := do(t, pin, "ls -A "+root+"/x"); got != "" {
+		t.Errorf("a new one has %s", got)
+	}
+}
+
+func TestANodeWhoseMountsAreNotSharedHasNone(t *testing.T) {
+	if !onHost(t) {
+		return
+	}
+	must(t, "mount", "--make-rprivate", "/")
+	pin := Pin(filepath.Join(t.TempDir(), "keeper"))
+	err := Make(pin, []string{t.TempDir()})
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "make-rshared") {
+		t.Errorf("error %v", err)
+	}
+	if mounted := must(t, "findmnt", "-n", "-o", "TARGET"); strings.Contains(mounted, "keeper") {
+		t.Errorf("left is a mount: %s", mounted)
+	}
+}
