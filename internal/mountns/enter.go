@@ -22,8 +22,8 @@ func Pinned(pin string) bool {
 	return unix.Statfs(pin, &fs) == nil && fs.Type == unix.NSFS_MAGIC
 }
 
-// Inside tells whether this process is in the namespace that is, or was, pinned. The pin itself cannot be seen there: the
-// kernel lets no namespace have a pin of itself. So its number is beside the pin, in a file.
+// Inside tells whether this process is in the namespace that is, or was, pinned. The pin itself cannot be seen there:
+// the kernel lets no namespace have a pin of itself. So its number is beside the pin, in a file.
 func Inside(pin string) (bool, error) {
 	number, err := os.ReadFile(numberFile(pin))
 	if errors.Is(err, os.ErrNotExist) {
@@ -49,8 +49,8 @@ func Same(pid int) (bool, error) {
 }
 
 // Enter moves this process into the namespace that is pinned, if there is one and it is not there already: the program
-// is executed again in it, with its arguments, its environment, and the descriptors that are not close-on-exec. So it is
-// called before anything else. It only returns if there is nothing to do, or if that has failed.
+// is executed again in it, with its arguments, its environment, and the descriptors that are not close-on-exec. So it
+// is called before anything else. It only returns if there is nothing to do, or if that has failed.
 func Enter(pin string) error {
 	if inside, err := Inside(pin); err != nil || inside {
 		return errors.Join(err, takeNode(pin))

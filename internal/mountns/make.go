@@ -18,8 +18,8 @@ import (
 var ErrUnsupported = errors.New("a mount namespace of Berth's own is not possible")
 
 // Make makes the namespace and pins it. Mounts below the private directories, which are made where they are not there,
-// stay in it. The caller stays in the namespace that it is in: see Enter. All or nothing: without the pin, the namespace
-// ends with this call.
+// stay in it. The caller stays in the namespace that it is in: see Enter. All or nothing: without the pin, the
+// namespace ends with this call.
 func Make(pin string, private []string) (err error) {
 	if err := preparePin(pin); err != nil {
 		return err

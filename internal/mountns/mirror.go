@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are those of a mount that a later change of it on the node does not bring to its peers here, by their names
-// in mountinfo.
+// attributes are those of a mount that a later change of it on the node does not bring to its peers here, by their
+// names in mountinfo.
 var attributes = map[string]uint64{
 	"ro": unix.MOUNT_ATTR_RDONLY, "nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV,
 	"noexec": unix.MOUNT_ATTR_NOEXEC, "nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW,
 }
 
 // Mirror gives the mounts here the attributes that the node's have by now. It is for programs that take mounts from
-// Berth's own namespace: OCI runtimes. The stage takes those of the node itself. It reads all mounts, of which there are
-// some for each pod.
+// Berth's own namespace: OCI runtimes. The stage takes those of the node itself. It reads all mounts, of which there
+// are some for each pod.
 func Mirror() error {
 	if node == nil {
 		return nil

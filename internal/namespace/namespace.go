@@ -48,8 +48,8 @@ func (s Set) Target(k Kind) string {
 	return path
 }
 
-// place makes the file on which a namespace is to be pinned, and returns its path. The link is made first: by it, Remove
-// finds what is elsewhere.
+// place makes the file on which a namespace is to be pinned, and returns its path. The link is made first: by it,
+// Remove finds what is elsewhere.
 func (s Set) place(k Kind) (string, error) {
 	path := s.Path(k)
 	if k == Network && s.Network != "" {

@@ -133,7 +133,8 @@ func (d *demo) ours(before, now traces) (traces, int) {
 			if at < len(before[kind]) && before[kind][at] == item {
 				continue
 			}
-			if strings.Contains(item, d.node.Name) {
+			// The directory of network namespaces stays a mount, as /run/netns does.
+			if strings.Contains(item, d.node.Name) && !strings.HasPrefix(item, d.node.NetNSDir+" ") {
 				left[kind] = append(left[kind], item)
 				total++
 			}

@@ -18,8 +18,9 @@ import (
 )
 
 // inOwnMounts are tests of this package that run once more with mount_namespace = "own".
-const inOwnMounts = "^(TestOwnMounts.*|TestAWritableMountKeepsTheOptionsOfTheHosts|TestMountsSpreadAsTheirPropagationSays|" +
-	"TestPropagationToAndFromAMountThatIsNotSharedIsRefused|TestNetworkProvidersFindTheNamespacesOfLaterPods)$"
+const inOwnMounts = "^(TestOwnMounts.*|TestAWritableMountKeepsTheOptionsOfTheHosts|" +
+	"TestMountsSpreadAsTheirPropagationSays|TestPropagationToAndFromAMountThatIsNotSharedIsRefused|" +
+	"TestNetworkProvidersFindTheNamespacesOfLaterPods)$"
 
 // TestMountsOfPodsStayOutOfTheNodes runs tests where the node has shared mounts, as with systemd, in a mount namespace
 // with a copy of this machine's.
@@ -30,7 +31,8 @@ func TestMountsOfPodsStayOutOfTheNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("sh", "-c", `mount --make-rshared / && exec "$0" "$@"`, program, "-test.run", inOwnMounts, "-test.v")
+	cmd := exec.Command("sh", "-c", `mount --make-rshared / && exec "$0" "$@"`, program,
+		"-test.run", inOwnMounts, "-test.v")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	cmd.Env = append(os.Environ(), node.EnvMountNamespace+"=own", "BERTH_BIN="+nodetest.Shared(t).Programs())
 	out, err := cmd.CombinedOutput()
