@@ -31,7 +31,7 @@ import (
 func gVisor(t *testing.T, more string) (n *node.Node, root string) {
 	t.Helper()
 	nodetest.BerthOnly(t, "containerd needs a shim for gVisor")
-	runsc, err := programs.Runsc.Build(nodetest.Context(t))
+	runsc, err := programs.Runsc.Build(nodetest.Building(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -465,7 +465,7 @@ func TestGVisorPodsOutliveKeeperAndBerthd(t *testing.T) {
 // Seen to fail where the proxy does not change its command line before the runtime's start.
 func TestGVisorStartsAProgramOnceThoughTheKeeperIsKilled(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd needs a shim for gVisor")
-	runsc, err := programs.Runsc.Build(nodetest.Context(t))
+	runsc, err := programs.Runsc.Build(nodetest.Building(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func withShims(t *testing.T) *shimNode {
 	dir := t.TempDir()
 	paths := map[string]string{}
 	for _, p := range []programs.Program{programs.ContainerdShim, programs.Runc, programs.RunscShim, programs.Runsc} {
-		path, err := p.Build(nodetest.Context(t))
+		path, err := p.Build(nodetest.Building(t))
 		if err != nil {
 			t.Fatal(err)
 		}

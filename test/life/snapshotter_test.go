@@ -52,7 +52,7 @@ func newStargz(t *testing.T) *stargz {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs FUSE: ", err)
 	}
-	program, err := programs.Stargz.Build(nodetest.Context(t))
+	program, err := programs.Stargz.Build(nodetest.Building(t))
 	if err != nil {
 		t.Fatal(err)
 	}

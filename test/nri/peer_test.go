@@ -63,7 +63,7 @@ func peers(t testing.TB) map[string]*node.Node {
 		t.Skipf("set %s=1 to compare Berth with containerd 2, which is built once", EnvPeer)
 	}
 	nodetest.Root(t)
-	binaries, err := kubernetes.BuildContainerd(nodetest.Context(t))
+	binaries, err := kubernetes.BuildContainerd(nodetest.Building(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,6 +177,13 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
+// Building bounds the build of a program of others, which takes minutes where Go's cache has nothing of it.
+func Building(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(15*time.Minute))
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // Handler skips a runtime handler whose program does not run here, or is not installed. "" and berth are the built-in
 // runtime.
 func Handler(t testing.TB, n *node.Node, handler string) {
