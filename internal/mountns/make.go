@@ -17,10 +17,33 @@ import (
 // ErrUnsupported is for a node on which there can be no such namespace.
 var ErrUnsupported = errors.New("a mount namespace of Berth's own is not possible")
 
+// Check tells why this node cannot have such a namespace; nil: it can. The error is ErrUnsupported.
+func Check() error {
+	// Without descriptors, what is wrong with a call is either those or the flag.
+	err := unix.MoveMount(-1, "", -1, "", joinGroup)
+	if !errors.Is(err, unix.EBADF) {
+		return fmt.Errorf("%w: move_mount with MOVE_MOUNT_SET_GROUP, which takes Linux 5.15: %w", ErrUnsupported, err)
+	}
+	root, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter("/"))
+	if err != nil {
+		return err
+	}
+	if len(root) == 0 || !shared(root[0]) {
+		return fmt.Errorf("%w: the mount at / is not shared, so that volumes which are mounted later would not be there "+
+			"(mount --make-rshared /)", ErrUnsupported)
+	}
+	return nil
+}
+
+const joinGroup = unix.MOVE_MOUNT_F_EMPTY_PATH | unix.MOVE_MOUNT_T_EMPTY_PATH | unix.MOVE_MOUNT_SET_GROUP
+
 // Make makes the namespace and pins it. Mounts below the private directories, which are made where they are not there,
 // stay in it. The caller stays in the namespace that it is in: see Enter. All or nothing: without the pin, the
 // namespace ends with this call.
 func Make(pin string, private []string) (err error) {
+	if err := Check(); err != nil {
+		return err
+	}
 	if err := preparePin(pin); err != nil {
 		return err
 	}
@@ -146,14 +169,6 @@ func holders(dirs []string) ([]*holder, error) {
 	for _, m := range all {
 		byID[m.ID] = m
 	}
-	root, err := mountOf("/", byID)
-	if err != nil {
-		return nil, err
-	}
-	if !shared(root) {
-		return nil, fmt.Errorf("%w: the mount at / is not shared, so that volumes which are mounted later would not be "+
-			"there (mount --make-rshared /)", ErrUnsupported)
-	}
 	var found []*holder
 	byPoint := map[string]*holder{}
 	for _, dir := range dirs {
@@ -222,12 +237,7 @@ func (h *holder) part() error {
 		return &os.PathError{Op: "open", Path: h.point, Err: err}
 	}
 	defer unix.Close(ours)
-	err = unix.MoveMount(int(h.file.Fd()), "", ours, "",
-		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|unix.MOVE_MOUNT_SET_GROUP)
-	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("%w: %w (it takes Linux 5.15)", ErrUnsupported, err)
-	}
-	if err != nil {
+	if err := unix.MoveMount(int(h.file.Fd()), "", ours, "", joinGroup); err != nil {
 		return fmt.Errorf("make the mount %s a peer of the node's again: %w", h.point, err)
 	}
 	return nil

@@ -27,6 +27,7 @@ import (
 	"berth/internal/image/registry"
 	"berth/internal/image/verifier"
 	"berth/internal/model"
+	"berth/internal/mountns"
 	"berth/internal/network/cni"
 	"berth/internal/ocispec"
 )
@@ -49,6 +50,9 @@ func Node(c *config.Config) error {
 	var f findings
 	if _, err := WithoutLinks(c); err != nil {
 		f = append(f, err)
+	}
+	if c.MountNamespace == config.MountsOwn {
+		f.add("mount_namespace", mountns.Check())
 	}
 	f.program("keeper_binary", c.KeeperBinary, config.NoKeeper)
 	f.program("checkpoint.criu", c.Checkpoint.CRIU)
