@@ -369,7 +369,7 @@ func Default() *Config {
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
 			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
-			NetNSDir:      "/run/netns",
+			NetNSDir:      "/var/run/netns",
 			Bridge:        "berth0",
 			PodCIDR:       []string{},
 			NonMasquerade: []string{},
