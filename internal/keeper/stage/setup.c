@@ -43,6 +43,9 @@ static int root = -1;       /* the root of a mount */
 static uint64_t proc_mount; /* number of the container's /proc; 0: none yet */
 static int current;         /* operation */
 
+/* The mount namespace that sources came from, and the host's /proc: see take_again. Closed before the pivot; -1: none. */
+static int node_mounts = -1, host_proc = -1;
+
 static void __attribute__((noreturn)) fail_op_with(int step, int error) { stage_fail_at(step, error, current); }
 static void __attribute__((noreturn)) fail_op(int step) { fail_op_with(step, errno); }
 
@@ -306,7 +309,9 @@ static void do_mount(const struct stage_op *op)
 	note_proc(op);
 }
 
-static void do_bind(const struct stage_op *op)
+static void take_again(struct stage_op *op, int user);
+
+static void do_bind(struct stage_op *op)
 {
 	struct statx x;
 	int target, directory;
@@ -322,8 +327,13 @@ static void do_bind(const struct stage_op *op)
 	check_target(op, target, &x);
 	if (S_ISDIR(x.stx_mode) != directory)
 		fail_op_with(STEP_OPERATION, ENOTDIR);
-	if (attach(op->fd, target) != 0)
-		fail_op(STEP_OPERATION);
+	if (attach(op->fd, target) != 0) {
+		if (errno != ELOOP || node_mounts < 0)
+			fail_op(STEP_OPERATION);
+		take_again(op, -1);
+		if (attach(op->fd, target) != 0)
+			fail_op(STEP_OPERATION);
+	}
 	close(target);
 	if (op->propagation && propagate(op->fd, op->propagation) != 0)
 		fail_op(STEP_ATTRIBUTES);
@@ -512,10 +522,20 @@ static void do_label(const struct stage_op *op)
 	close(target);
 }
 
+static void forget_node(void)
+{
+	if (node_mounts >= 0)
+		close(node_mounts);
+	if (host_proc >= 0)
+		close(host_proc);
+	node_mounts = host_proc = -1;
+}
+
 static void do_pivot(void)
 {
 	int before = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
+	forget_node();
 	if (before < 0 || fchdir(root) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
 		stage_fail(STEP_ROOTFS);
 	if (fchdir(before) != 0 || umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)
@@ -523,7 +543,7 @@ static void do_pivot(void)
 	close(before);
 }
 
-static void operate(const struct stage_op *op)
+static void operate(struct stage_op *op)
 {
 	int bad = 0;
 
@@ -652,6 +672,43 @@ static void take_source(struct stage_op *op, int user)
 		map_ids(op, user);
 }
 
+/*
+ * The kernel attaches no mount that has a pin of an older mount namespace below it (ELOOP): snapd has such pins in /run,
+ * and so has Berth. But in a copy of a whole mount namespace, the kernel leaves them out, so the source is taken from one.
+ */
+static void take_again(struct stage_op *op, int user)
+{
+	int before = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int here = openat(host_proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+
+	close(op->fd);
+	if (before < 0 || here < 0 || setns(node_mounts, CLONE_NEWNS) != 0 || unshare(CLONE_NEWNS) != 0)
+		fail_op(STEP_SOURCE);
+	take_source(op, user);
+	/* The root is the one of the other namespace now. */
+	if (setns(here, CLONE_NEWNS) != 0 || fchdir(before) != 0 || chroot(".") != 0)
+		fail_op(STEP_SOURCE);
+	close(here);
+	close(before);
+}
+
+/* What take_again needs, if there is a source that may have a pin below it. */
+static void remember_node(void)
+{
+	const struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i;
+
+	for (i = 0; i < stage_plan->operations.count; i++)
+		if (op[i].kind == OP_BIND && (op[i].flags & (OP_RECURSIVE | OP_OWN)) == OP_RECURSIVE)
+			break;
+	if (i == stage_plan->operations.count)
+		return;
+	host_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	node_mounts = openat(host_proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	if (node_mounts < 0)
+		stage_fail(STEP_TRANSIT);
+}
+
 static int mounts_type(const char *type)
 {
 	const struct stage_op *op = stage_at(stage_plan->operations.offset);
@@ -672,7 +729,7 @@ int stage_mounts_proc(void) { return mounts_type("proc"); }
  */
 static int transit = -1;
 
-static void put_into_transit(int tree, unsigned int number)
+static int put_into_transit(int tree, unsigned int number)
 {
 	char name[16];
 	struct statx x;
@@ -682,9 +739,12 @@ static void put_into_transit(int tree, unsigned int number)
 	if (look(tree, &x) != 0)
 		stage_fail(STEP_TRANSIT);
 	bad = S_ISDIR(x.stx_mode) ? mkdirat(transit, name, 0755) : mknodat(transit, name, S_IFREG | 0644, 0);
-	if (bad || syscall(SYS_move_mount, tree, "", transit, name, MOVE_MOUNT_F_EMPTY_PATH) != 0)
+	if (bad && errno != EEXIST)
 		stage_fail(STEP_TRANSIT);
+	if (syscall(SYS_move_mount, tree, "", transit, name, MOVE_MOUNT_F_EMPTY_PATH) != 0)
+		return -1;
 	close(tree);
+	return 0;
 }
 
 static int take_from_transit(unsigned int number)
@@ -722,17 +782,26 @@ static void pass_into_user_namespace(int user, const int *seen)
 {
 	struct stage_op *op = stage_at(stage_plan->operations.offset);
 	uint32_t i, n = stage_plan->operations.count;
+	int bad;
 
 	if (unshare(CLONE_NEWNS) != 0)
 		stage_fail(STEP_UNSHARE);
 	make_transit();
 	for (i = 0; i < n; i++)
-		if (op[i].kind == OP_BIND)
-			put_into_transit(op[i].fd, i);
-	put_into_transit(root, n);
+		if (op[i].kind == OP_BIND && put_into_transit(op[i].fd, i) != 0) {
+			current = (int)i;
+			if (errno != ELOOP || node_mounts < 0)
+				fail_op(STEP_TRANSIT);
+			take_again(&op[i], user);
+			if (put_into_transit(op[i].fd, i) != 0)
+				fail_op(STEP_TRANSIT);
+		}
+	bad = put_into_transit(root, n);
 	for (i = 0; i < WHOLE; i++)
-		if (seen[i] >= 0)
-			put_into_transit(seen[i], n + 1 + i);
+		bad = bad || (seen[i] >= 0 && put_into_transit(seen[i], n + 1 + i) != 0);
+	if (bad)
+		stage_fail(STEP_TRANSIT);
+	forget_node();
 	/* The root that the pivot removes, with all that lies in it. */
 	if (fchdir(transit) != 0 || chroot(".") != 0)
 		stage_fail(STEP_TRANSIT);
@@ -781,6 +850,7 @@ void stage_leave_host(int user)
 	}
 	if (node)
 		stage_close(STAGE_FD_NODE, STEP_DESCRIPTORS);
+	remember_node();
 	for (i = 0; i < WHOLE; i++) {
 		seen[i] = -1;
 		if (user >= 0 && mounts_type(whole[i].type) && (seen[i] = clone_tree(AT_FDCWD, whole[i].path, 0)) < 0)
@@ -799,7 +869,7 @@ void stage_leave_host(int user)
 
 void stage_set_up_root(void)
 {
-	const struct stage_op *op = stage_at(stage_plan->operations.offset);
+	struct stage_op *op = stage_at(stage_plan->operations.offset);
 	uint32_t i;
 
 	for (i = 0; i < stage_plan->operations.count; i++) {
