@@ -111,6 +111,7 @@ func hostUsage(t *testing.T, p *nodetest.Pod) (bytes uint64) {
 // ends with ENOSPC; it takes from the pod's own /dev/shm alone, and the pod goes on: another container is made,
 // and the daemon comes back. It was seen to fail with a tmpfs without a size.
 func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "they are on its disk")
 	n := nodetest.Start(t, node.Options{})
 	for name, tc := range map[string]struct {
@@ -229,6 +230,7 @@ func TestASandboxThatComesBackHasItsFilesAnew(t *testing.T) {
 // on a tmpfs of its own. Containers that come after the upgrade share that memory, and write to files
 // that have a bound. It was seen to fail with the files not made anew.
 func TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "it is about Berth's own")
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)

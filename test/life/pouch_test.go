@@ -430,6 +430,7 @@ func unpin(t testing.TB, path string) {
 // TestAPodThatHasLostANamespaceIsNotReady: somebody has unmounted its pin, or removed the file as well,
 // and no call tells the daemon. Seen to fail where changes of mounts are not heard of.
 func TestAPodThatHasLostANamespaceIsNotReady(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "pins are Berth's own")
 	n := nodetest.Start(t, node.Options{})
 	modes := func(o *cri.NamespaceOption) func(*cri.PodSandboxConfig) {

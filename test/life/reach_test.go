@@ -128,6 +128,7 @@ func reachable(t *testing.T, kind string) *node.Node {
 // and containers/ID made 0711 as before, and with the directory of a pod below state made 0711, with a user namespace
 // or without.
 func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "its directories differ")
 	for _, kind := range []string{"as the machine has it", "ext4", "tmpfs"} {
 		t.Run(kind, func(t *testing.T) {
@@ -279,6 +280,7 @@ func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 // to fail without the correction of the modes, without state being opened, and with the path of the root file system
 // that the specification has.
 func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "its directories differ")
 	n := reachable(t, "as the machine has it")
 	plain := nodetest.RunPod(t, n)
@@ -364,6 +366,7 @@ func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
 // TestAGroupReachesTheSocketAndNothingElse: a member of socket_group speaks to the CRI where the directory
 // of the socket was not there before Berth, and a pod with a user namespace and a shared PID namespace runs there.
 func TestAGroupReachesTheSocketAndNothingElse(t *testing.T) {
+	nodetest.NodeMounts(t)
 	nodetest.BerthOnly(t, "its directories differ")
 	const group = 54322
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("socket_group = \"%d\"\n", group)})
