@@ -55,9 +55,11 @@ func run() error {
 		fmt.Println(handover.Format)
 		return nil
 	}
-	// Before anything that the program would have to do again.
-	if err := mountns.Enter(mountns.Pin(*dir)); err != nil {
-		return err
+	if !*escrowProcess { // that one mounts nothing
+		// Before anything that the program would have to do again.
+		if err := mountns.Enter(mountns.Pin(*dir)); err != nil {
+			return err
+		}
 	}
 	if err := coredump.Forbid(); err != nil {
 		return err
