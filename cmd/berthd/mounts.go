@@ -60,6 +60,9 @@ func (d *parts) makeMounts(pin string) (made bool, err error) {
 
 // moveKeeper brings the keeper into berthd's mount namespace: it has started before the namespace was there.
 func (d *parts) moveKeeper(ctx context.Context) error {
+	if mountns.Node() == nil {
+		return nil
+	}
 	info, err := d.keeper.Info(ctx)
 	if err != nil {
 		return err

@@ -703,10 +703,9 @@ static void remember_node(void)
 			break;
 	if (i == stage_plan->operations.count)
 		return;
+	/* Without these, an attachment that needs them says that it has failed. */
 	host_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	node_mounts = openat(host_proc, "self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	if (node_mounts < 0)
-		stage_fail(STEP_TRANSIT);
 }
 
 static int mounts_type(const char *type)
