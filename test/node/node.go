@@ -163,16 +163,15 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--address", n.Socket,
 		"--hosts-dir", n.HostsDir,
 		"--cni-conf-dir", n.CNIConfDir,
-		"--netns-dir", n.NetNSDir,
 		"--bridge", n.Bridge,
 		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
 	}, o.Args...)
-	plugins, err := n.pluginFlags(ctx, binaries, o.Binaries != "")
+	later, err := n.laterFlags(ctx, binaries, o.Binaries != "")
 	if err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
-	args = append(args, plugins...)
+	args = append(args, later...)
 	n.programs = binaries
 	if o.Prepare != nil {
 		if err := o.Prepare(n); err != nil {
@@ -193,23 +192,26 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// pluginFlags are those that keep a node away from the machine's own NRI plugins. A build of another revision, which a
-// benchmark compares with this one, may be older than NRI and refuse them.
-func (n *Node) pluginFlags(ctx context.Context, binaries string, foreign bool) ([]string, error) {
+// laterFlags are those that keep a node away from the machine's own NRI plugins and network namespaces. A build of
+// another revision, which a benchmark compares with this one, may be older than they are, and refuse them.
+func (n *Node) laterFlags(ctx context.Context, binaries string, foreign bool) ([]string, error) {
+	known := func(string) bool { return true }
 	if foreign {
 		help, err := exec.CommandContext(ctx, filepath.Join(binaries, "berthd"), "--help").Output()
 		if err != nil {
 			return nil, fmt.Errorf("ask %s for its flags: %w", filepath.Join(binaries, "berthd"), err)
 		}
-		if !strings.Contains(string(help), "--nri.socket-path") {
-			return nil, nil
-		}
+		known = func(flag string) bool { return strings.Contains(string(help), flag+" ") }
 	}
-	return []string{
-		"--nri.socket-path", n.NRISocket,
-		"--nri.plugin-path", n.NRIPlugins,
-		"--nri.plugin-config-path", filepath.Join(n.Dir, "nri.d"),
-	}, nil
+	var flags []string
+	if known("--nri.socket-path") {
+		flags = append(flags, "--nri.socket-path", n.NRISocket, "--nri.plugin-path", n.NRIPlugins,
+			"--nri.plugin-config-path", filepath.Join(n.Dir, "nri.d"))
+	}
+	if known("--netns-dir") {
+		flags = append(flags, "--netns-dir", n.NetNSDir)
+	}
+	return flags, nil
 }
 
 // Programs is the directory of the berthd that the next start runs.

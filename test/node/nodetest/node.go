@@ -90,7 +90,8 @@ func remains(n *node.Node) (node.Leftovers, error) {
 // Containerd says whether the suite runs against containerd.
 func Containerd() bool { return os.Getenv(EnvRuntime) == "containerd" }
 
-// NodeMounts skips a test that looks for mounts of pods on the node, where they are in a mount namespace of Berth's own.
+// NodeMounts skips a test that looks for mounts of pods on the node, where they are in a mount namespace of Berth's
+// own.
 func NodeMounts(t testing.TB) {
 	t.Helper()
 	if os.Getenv(node.EnvMountNamespace) == "own" {
