@@ -48,7 +48,7 @@ const (
 	tolerance = 10
 	least     = 10
 	// rounds is how often an operation is tried. Other work of the processes, such as a garbage collection or the end of
-	// the pod before, only adds calls, so the smallest number counts.
+	// the pod before, adds calls, so a small number counts. Not the smallest: a busy kernel's trace may have lost some.
 	rounds = 12
 )
 
@@ -75,9 +75,9 @@ func TestSystemCallsOfAStartAndAnExec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge(t, "start", smallest(starts[1:]), committed[h.Version]["start"]) // the first one compiles the seccomp profile
-	judge(t, "exec", smallest(execs[1:]), committed[h.Version]["exec"])
-	judge(t, "start ahead", smallest(ahead[1:]), committed[h.Version]["start ahead"])
+	judge(t, "start", small(starts[1:]), committed[h.Version]["start"]) // the first one compiles the seccomp profile
+	judge(t, "exec", small(execs[1:]), committed[h.Version]["exec"])
+	judge(t, "start ahead", small(ahead[1:]), committed[h.Version]["start ahead"])
 	if t.Failed() {
 		t.Logf("starts %v", starts)
 		t.Logf("execs %v", execs)
@@ -159,14 +159,21 @@ func count(calls map[int]map[int]int, berthd, keeper int) counts {
 	return out
 }
 
-// smallest is the smallest number of each kind.
-func smallest(list []counts) counts {
-	out := list[0]
-	for _, c := range list {
-		out.berthd, out.keeper, out.children =
-			min(out.berthd, c.berthd), min(out.keeper, c.keeper), min(out.children, c.children)
+// small is the smallest number of each kind but one.
+func small(list []counts) counts {
+	second := func(of func(counts) int) int {
+		numbers := make([]int, len(list))
+		for i, c := range list {
+			numbers[i] = of(c)
+		}
+		slices.Sort(numbers)
+		return numbers[1]
 	}
-	return out
+	return counts{
+		berthd:   second(func(c counts) int { return c.berthd }),
+		keeper:   second(func(c counts) int { return c.keeper }),
+		children: second(func(c counts) int { return c.children }),
+	}
 }
 
 func judge(t *testing.T, what string, got, want counts) {
