@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/throwaway"
@@ -76,15 +77,19 @@ func (s Set) place(k Kind) (string, error) {
 	return path, f.Close()
 }
 
-// Share makes a directory of pins, if it is not there, and a mount whose changes other mount namespaces see: a network
-// provider's pod that has mounted it with propagation finds the namespaces of later pods too. It is what ip-netns(8)
-// does with its directory.
+// Share makes a directory of pins, if it is not there, and sees to it that other mount namespaces see what is mounted
+// in it: a network provider's pod that has mounted it with propagation finds the namespaces of later pods too. Where
+// the mount that it is on is not shared, it becomes a mount of its own, as ip-netns(8) makes it. On a shared one, each
+// pin would be mounted twice then.
 func Share(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
 	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+		if shared, err := onShared(dir); err != nil || shared {
+			return err
+		}
 		if err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
 			err = unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
 		}
@@ -93,6 +98,25 @@ func Share(dir string) error {
 		return fmt.Errorf("share the mounts in %s: %w", dir, err)
 	}
 	return nil
+}
+
+// onShared tells whether the mount that a directory is on is shared.
+func onShared(dir string) (bool, error) {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false, err
+	}
+	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
+	if err != nil {
+		return false, err
+	}
+	var on *mountinfo.Info
+	for _, m := range above {
+		if on == nil || len(m.Mountpoint) >= len(on.Mountpoint) { // the last of those at one place covers the others
+			on = m
+		}
+	}
+	return on != nil && strings.Contains(on.Optional, "shared:"), nil
 }
 
 // Options says what a Set holds.

@@ -118,6 +118,29 @@ func TestANetworkNamespaceIsPinnedElsewhere(t *testing.T) {
 	}
 }
 
+func TestADirectoryOnASharedMountIsShared(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	dir := t.TempDir()
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	shared := filepath.Join(dir, "netns")
+	if err := Share(shared); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(shared, 0); err == nil {
+		t.Error("it is a mount of its own, so that each pin is mounted twice")
+	}
+}
+
 func TestAFailedCreateLeavesNothing(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
