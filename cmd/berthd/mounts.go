@@ -17,22 +17,18 @@ func (d *parts) keeperDir() string { return filepath.Join(d.cfg.State, "keeper")
 // mounts of pods are already. It may execute the program again.
 func (d *parts) enterMounts(context.Context) error {
 	pin, want := mountns.Pin(d.keeperDir()), d.cfg.MountNamespace
-	if inside, err := mountns.Inside(pin); err != nil || inside {
-		if inside && want == config.MountsNode {
-			d.log.Warn("mounts of pods stay in a mount namespace of Berth's own until the next reboot", "pin", pin)
-		}
-		if err == nil {
-			err = mountns.Enter(pin) // takes what it was given
-		}
-		return err
+	if err := mountns.Enter(pin); err != nil {
+		return fmt.Errorf("mount_namespace: %w", err)
 	}
-	if !mountns.Pinned(pin) {
-		if want == config.MountsNode {
-			return nil
-		}
-		if made, err := d.makeMounts(pin); err != nil || !made {
-			return err
-		}
+	switch inside := mountns.Node() != nil; {
+	case inside && want == config.MountsNode:
+		d.log.Warn("mounts of pods stay in a mount namespace of Berth's own until the next reboot", "pin", pin)
+		return nil
+	case inside || want == config.MountsNode:
+		return nil
+	}
+	if made, err := d.makeMounts(pin); err != nil || !made {
+		return err
 	}
 	if err := mountns.Enter(pin); err != nil {
 		return fmt.Errorf("mount_namespace: %w", err)

@@ -24,11 +24,11 @@ func Check() error {
 	if !errors.Is(err, unix.EBADF) {
 		return fmt.Errorf("%w: move_mount with MOVE_MOUNT_SET_GROUP, which takes Linux 5.15: %w", ErrUnsupported, err)
 	}
-	root, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter("/"))
+	root, err := Above("/")
 	if err != nil {
 		return err
 	}
-	if len(root) == 0 || !shared(root[0]) {
+	if !Shared(root) {
 		return fmt.Errorf("%w: the mount at / is not shared, so that volumes which are mounted later would not be there "+
 			"(mount --make-rshared /)", ErrUnsupported)
 	}
@@ -155,37 +155,26 @@ func preparePin(pin string) error {
 // holder is a mount in which private directories are.
 type holder struct {
 	point string
-	file  *os.File // its root, in the namespace of the caller
+	file  *os.File // its root, in the namespace of the caller; nil: it is not shared
 	dirs  []string
 }
 
 // holders finds the mounts in which directories are.
 func holders(dirs []string) ([]*holder, error) {
-	all, err := mountinfo.GetMounts(nil)
-	if err != nil {
-		return nil, err
-	}
-	byID := map[int]*mountinfo.Info{}
-	for _, m := range all {
-		byID[m.ID] = m
-	}
 	var found []*holder
 	byPoint := map[string]*holder{}
 	for _, dir := range dirs {
-		m, err := mountOf(dir, byID)
+		m, err := Above(dir)
 		if err != nil {
 			return nil, err
 		}
 		h := byPoint[m.Mountpoint]
 		if h == nil {
-			file, err := os.OpenFile(m.Mountpoint, unix.O_PATH|unix.O_DIRECTORY, 0)
-			if err != nil {
-				return nil, err
-			}
-			h = &holder{point: m.Mountpoint, file: file}
-			if !shared(m) {
-				file.Close()
-				h.file = nil
+			h = &holder{point: m.Mountpoint}
+			if Shared(m) {
+				if h.file, err = os.OpenFile(m.Mountpoint, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+					return nil, err
+				}
 			}
 			byPoint[m.Mountpoint] = h
 			found = append(found, h)
@@ -193,20 +182,6 @@ func holders(dirs []string) ([]*holder, error) {
 		h.dirs = append(h.dirs, dir)
 	}
 	return found, nil
-}
-
-func shared(m *mountinfo.Info) bool { return strings.Contains(m.Optional, "shared:") }
-
-func mountOf(path string, byID map[int]*mountinfo.Info) (*mountinfo.Info, error) {
-	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
-		return nil, &os.PathError{Op: "statx", Path: path, Err: err}
-	}
-	m := byID[int(st.Mnt_id)]
-	if st.Mask&unix.STATX_MNT_ID == 0 || m == nil {
-		return nil, fmt.Errorf("%w: the kernel does not say which mount %s is on", ErrUnsupported, path)
-	}
-	return m, nil
 }
 
 // part makes the directories private mounts in the calling thread's namespace, and in no other. The mount that holds

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/mountns"
 	"berth/internal/throwaway"
 )
 
@@ -86,37 +86,27 @@ func Share(dir string) error {
 		return err
 	}
 	err := unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
-	if errors.Is(err, unix.EINVAL) { // it is no mount yet
-		if shared, err := onShared(dir); err != nil || shared {
-			return err
-		}
-		if err = unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err == nil {
-			err = unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, "")
-		}
+	if !errors.Is(err, unix.EINVAL) { // EINVAL: it is no mount yet
+		return sharing(dir, err)
 	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	if on, err := mountns.Above(real); err != nil || mountns.Shared(on) {
+		return sharing(dir, err)
+	}
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return sharing(dir, err)
+	}
+	return sharing(dir, unix.Mount("", dir, "", unix.MS_SHARED|unix.MS_REC, ""))
+}
+
+func sharing(dir string, err error) error {
 	if err != nil {
 		return fmt.Errorf("share the mounts in %s: %w", dir, err)
 	}
 	return nil
-}
-
-// onShared tells whether the mount that a directory is on is shared.
-func onShared(dir string) (bool, error) {
-	dir, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return false, err
-	}
-	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
-	if err != nil {
-		return false, err
-	}
-	var on *mountinfo.Info
-	for _, m := range above {
-		if on == nil || len(m.Mountpoint) >= len(on.Mountpoint) { // the last of those at one place covers the others
-			on = m
-		}
-	}
-	return on != nil && strings.Contains(on.Optional, "shared:"), nil
 }
 
 // Options says what a Set holds.

@@ -371,14 +371,9 @@ func mountOf(p string) (at, optional string, err error) {
 }
 
 func mountAbove(p string) (at, optional string, err error) {
-	found, err := mountinfo.GetMounts(mountinfo.ParentsFilter(p))
+	on, err := mountns.Above(p)
 	if err != nil {
 		return "", "", fmt.Errorf("host path %s: %w", p, err)
 	}
-	for _, m := range found {
-		if len(m.Mountpoint) >= len(at) { // the last one covers the others
-			at, optional = m.Mountpoint, m.Optional
-		}
-	}
-	return at, optional, nil
+	return on.Mountpoint, on.Optional, nil
 }
