@@ -1,8 +1,8 @@
 #!/bin/sh
 # What a change has to pass: the targets of the Makefile that are its arguments, one after another.
 #
-# The last of them run programs of Kubernetes. To build these takes a quarter of an hour of processor time where Go's
-# cache has nothing of them, and lint, with which `make test` ends, some minutes. So both run beside the first targets,
+# The last of them runs a kubelet. To build it takes seven minutes of processor time where Go's cache has nothing of it,
+# and lint, with which `make test` ends, some minutes. So both run beside the first targets,
 # which mostly wait: only when no other process wants a processor (SCHED_IDLE), and with temporary files inside the tree,
 # so that `make test` finds the machine as it was. The directory's name begins with a dot: Go would take what is made
 # there for packages of this tree (./...).
@@ -37,7 +37,7 @@ for target in "$@"; do
 		make --no-print-directory test LINT=
 		finished lint
 		;;
-	kubelet* | node-conformance*)
+	kubelet*)
 		finished kubernetes
 		make --no-print-directory "$target"
 		;;

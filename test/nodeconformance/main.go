@@ -59,7 +59,6 @@ func main() {
 	}
 	var s settings
 	prepare := flag.Bool("prepare", false, "fill the cache with programs and images, and run nothing")
-	build := flag.Bool("build", false, "build the programs of Kubernetes, and do nothing else")
 	flag.StringVar(&s.Cache, "cache", "",
 		"directory for packages, images and results (default: berth/conformance in the user's cache)")
 	flag.StringVar(&s.Runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
@@ -85,10 +84,6 @@ func main() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if *build {
-		_, err := buildPrograms(ctx)
-		exit(err)
-	}
 	exit(conformance(ctx, s, *prepare))
 }
 
