@@ -43,6 +43,9 @@ type Provider interface {
 	// ErrInvalidArgument (a port, a host IP), ErrFailedPrecondition (a host port is taken: by whom, is said),
 	// ErrResourceExhausted (no address left), ErrUnavailable (neither CNI nor the bridge works).
 	Setup(ctx context.Context, pod *Pod) (*Result, error)
+	// Expect says that a pod comes soon, and returns at once: what pods have in common is made meanwhile, where it is not
+	// there. An error is that of the Setup that follows.
+	Expect(ctx context.Context)
 	// Prepare sets up as much of the network of a pod as does not depend on the pod, before there is a pod: its ID and its
 	// network namespace are all that is known. Setup of a pod with that ID does the rest. Until then Teardown of the ID
 	// removes it, and so does Reconcile, and it holds nothing that a pod needs: what it has is given to one.

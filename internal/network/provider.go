@@ -143,6 +143,12 @@ func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
 	return result, nil
 }
 
+func (p *provider) Expect(ctx context.Context) {
+	if network, _, err := p.choose(); err == nil && network.Network == nil {
+		p.bridge.Expect(ctx)
+	}
+}
+
 func (p *provider) Prepare(ctx context.Context, pod *Pod) error {
 	if err := checkID(pod.ID); err != nil {
 		return err

@@ -458,6 +458,7 @@ func (n memoryNetwork) Reconcile(_ context.Context, live []*network.Pod) (map[st
 	return nil, nil
 }
 func (n memoryNetwork) Collect(context.Context) error            { return nil }
+func (n memoryNetwork) Expect(context.Context)                   {}
 func (n memoryNetwork) SetPodCIDR(context.Context, string) error { return nil }
 func (n memoryNetwork) Purge(context.Context) error              { return nil }
 func (n memoryNetwork) Close() error                             { return nil }

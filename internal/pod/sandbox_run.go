@@ -89,6 +89,9 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	cfg = s.Record().Config
 	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "pod_id", s.ID())
 
+	if !taken { // a set of namespaces that was made ahead is joined to the network already
+		m.parts.Expect(ctx, cfg)
+	}
 	arrival := m.relay.Arrival(s)
 	defer arrival.Release()
 	list := append([]steps.Step{

@@ -59,7 +59,9 @@ func (s *segment) build(ctx context.Context) error {
 	}
 	err := s.buildAll(ctx)
 	s.up = err == nil
-	s.setProblem(err)
+	if err == nil || ctx.Err() == nil { // that a client has gone says nothing about the node
+		s.setProblem(err)
+	}
 	return err
 }
 

@@ -31,6 +31,28 @@ func (b *Bridge) enter(ctx context.Context) error {
 	return nil
 }
 
+// Expect says that an endpoint comes soon. Where the bridge is not there yet, it is made in the background meanwhile,
+// and goes again if no endpoint comes. An error is that of the Attach that follows.
+func (b *Bridge) Expect(ctx context.Context) {
+	if b.segment.TryLock() { // who has it may be making the bridge, or removing it
+		up := b.segment.up
+		b.segment.Unlock()
+		if up {
+			return
+		}
+	}
+	b.pods.mu.Lock()
+	defer b.pods.mu.Unlock()
+	if b.pods.closed {
+		return
+	}
+	b.done.Go(func() {
+		if b.enter(ctx) == nil {
+			b.leave()
+		}
+	})
+}
+
 func (b *Bridge) leave() {
 	b.pods.mu.Lock()
 	b.pods.entering--

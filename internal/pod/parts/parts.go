@@ -162,6 +162,13 @@ func (p *Maker) JoinedPod(r *record.Sandbox) *network.Pod {
 	return pod
 }
 
+// Expect says that the parts of a pod are made soon.
+func (p *Maker) Expect(ctx context.Context, cfg *model.SandboxConfig) {
+	if !cfg.NodeNetwork() {
+		p.Network.Expect(ctx)
+	}
+}
+
 // setUpNetwork joins a pod to the network, with the addresses that it had before where it comes back, and sets the
 // sysctls of its interface.
 func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before *network.Result,
