@@ -45,7 +45,7 @@ func protect(cfg *config.Config, log *slog.Logger) {
 // which berthd's own unit has it do without; nil: berthd's.
 func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, error) {
 	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs,
-		Bounding: bounding}
+		HookDirs: cfg.HooksDirs, Bounding: bounding}
 	switch p := cfg.Seccomp.DefaultProfile; p {
 	case "":
 	case "runtime/default":

@@ -46,6 +46,7 @@ type Config struct {
 	PidsLimit       int64    `toml:"pids_limit" reload:"yes"`
 	Ulimits         []string `toml:"ulimits" reload:"yes"`
 	CDISpecDirs     []string `toml:"cdi_spec_dirs" reload:"yes"`
+	HooksDirs       []string `toml:"hooks_dirs" reload:"yes"`
 	BlockIOClasses  string   `toml:"block_io_classes_file" reload:"yes"`
 	CreateHostPaths []string `toml:"create_host_paths" reload:"yes"`
 	RefuseMissing   []string `toml:"refuse_missing_host_paths" reload:"yes"`
@@ -355,6 +356,7 @@ func Default() *Config {
 		CgroupRoot:      "/berth",
 		Ulimits:         []string{},
 		CDISpecDirs:     []string{"/etc/cdi", "/var/run/cdi"},
+		HooksDirs:       []string{},
 		CreateHostPaths: []string{"v1"},
 		RefuseMissing:   []string{},
 		DefaultSysctls: []string{

@@ -77,6 +77,7 @@ func (c *Config) Validate() error {
 		v.errs = append(v.errs, err)
 	}
 	v.directories("cdi_spec_dirs", c.CDISpecDirs)
+	v.directories("hooks_dirs", c.HooksDirs)
 	v.optional("block_io_classes_file", c.BlockIOClasses)
 	switch root, state := filepath.Clean(c.Root), filepath.Clean(c.State); {
 	case root == state:

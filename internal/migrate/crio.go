@@ -23,6 +23,9 @@ const (
 	crioSocket = "/var/run/crio/crio.sock"
 )
 
+// crioHooks is where CRI-O looks for hooks when no key says where.
+var crioHooks = "/usr/share/containers/oci/hooks.d"
+
 // FromCRIO translates the configuration in a file and in the directory beside it, and the settings of registries in a
 // directory of the libraries that CRI-O is made of. dir is where Berth's configuration is. A file that is not there
 // is CRI-O's default.
@@ -41,6 +44,11 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 	t.section([]string{"crio"}, table(tree["crio"]))
 	if _, given := table(table(tree["crio"])["runtime"])["decryption_keys_path"]; !given {
 		t.decryptionKeys("crio.runtime.decryption_keys_path, not given", crioKeys)
+	}
+	if _, given := table(table(tree["crio"])["runtime"])["hooks_dir"]; !given {
+		if files, _ := filepath.Glob(filepath.Join(crioHooks, "*.json")); len(files) > 0 {
+			t.set("crio.runtime.hooks_dir, not given", "hooks_dirs", []string{crioHooks})
+		}
 	}
 	t.decide()
 	if err := t.registries(containers); err != nil {
@@ -113,6 +121,7 @@ var sameCRIO = map[string]string{
 	"device_ownership_from_security_context": "device_ownership_from_security_context",
 	"absent_mount_sources_to_reject":         "refuse_missing_host_paths",
 	"cdi_spec_dirs":                          "cdi_spec_dirs",
+	"hooks_dir":                              "hooks_dirs",
 	"blockio_config_file":                    "block_io_classes_file",
 	"default_env":                            "default_env",
 	"default_sysctls":                        "",

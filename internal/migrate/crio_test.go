@@ -1,7 +1,9 @@
 package migrate
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,6 +95,7 @@ location = "other.example"
 			c.Runtimes["kata-here"].Options["ConfigPath"] == "/etc/kata/configuration.toml",
 		"NRI":                c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins",
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
+		"hooks":              slices.Equal(c.HooksDirs, []string{"/etc/hooks"}),
 		"driver":             c.CgroupDriver == "cgroupfs",
 		"pids":               c.PidsLimit == 2048,
 		"namespaces":         c.Network.NetNSDir == "/run/other/netns",
@@ -110,7 +113,7 @@ location = "other.example"
 		}
 	}
 	for key, want := range map[string]Fate{
-		"kata.runtime_path": Left, "runtime.hooks_dir": Left, "runtime.conmon": Needless, "crun.monitor_path": Needless,
+		"kata.runtime_path": Left, "runtime.conmon": Needless, "crun.monitor_path": Needless,
 		`registry "bad.example"`: Left, `registry "example.com/part"`: Left, `registry "docker.io"`: Translated,
 		"unqualified-search-registries": Left, "policy.json": Left,
 		"pause_image": Needless,
@@ -149,6 +152,41 @@ func TestEveryKeyOfCRIOThatThePageTranslatesIsTranslated(t *testing.T) {
 		c := &crioConfig{Plan: newPlan(CRIO, t.TempDir())}
 		if !c.setting(key, key, "10", map[string]any{}) && !c.setting(key, key, true, map[string]any{}) {
 			t.Errorf("the page says that %s is %s, and it is not translated", key, twin.is)
+		}
+	}
+}
+
+// TestCRIOsDefaultDirectoryOfHooksIsKept where it has hooks, and nothing says that CRI-O looks elsewhere.
+func TestCRIOsDefaultDirectoryOfHooksIsKept(t *testing.T) {
+	old := crioHooks
+	defer func() { crioHooks = old }()
+	full, none := t.TempDir(), t.TempDir()
+	write(t, full, map[string]string{"a.json": "{}"})
+	for name, c := range map[string]struct {
+		file, at string
+		want     []string
+	}{
+		"the default":        {"", full, []string{full}},
+		"nothing in it":      {"", none, nil},
+		"another one":        {"[crio.runtime]\nhooks_dir = [\"/opt/hooks\"]\n", full, []string{"/opt/hooks"}},
+		"none, as is said":   {"[crio.runtime]\nhooks_dir = []\n", full, nil},
+		"not there any more": {"", filepath.Join(none, "gone"), nil},
+	} {
+		crioHooks = c.at
+		file := filepath.Join(t.TempDir(), "crio.conf")
+		if err := os.WriteFile(file, []byte(c.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plan, err := FromCRIO(file, t.TempDir(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := plan.Finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(loaded.HooksDirs, c.want) {
+			t.Errorf("%s: hooks of %q, want %q", name, loaded.HooksDirs, c.want)
 		}
 	}
 }

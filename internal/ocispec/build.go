@@ -62,6 +62,7 @@ func Build(ctx context.Context, in Input) (*Output, error) {
 		b.annotations,
 		func() error { return b.waiting("CDI devices", b.cdi) },
 		b.deviceOwners,
+		b.hooks,
 	} {
 		if err := step(); err != nil {
 			return nil, err

@@ -84,7 +84,6 @@ func (b *builder) cdi() error {
 	if err := cdi.Open(b.in.Handler.CDISpecDirs).Inject(b.spec, once); err != nil {
 		return unable("CDI devices: %v", err)
 	}
-	hookEnvironments(b.spec.Hooks)
 	b.sortMounts()
 	return b.broughtGroups()
 }

@@ -1,6 +1,27 @@
 package ocispec
 
-import specs "github.com/opencontainers/runtime-spec/specs-go"
+import (
+	"maps"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/ocihook"
+)
+
+// hooks adds those that the node's files have for the container, after those of its CDI devices. The pod's annotations
+// win over the container's, as in CRI-O.
+func (b *builder) hooks() error {
+	if dirs := b.in.Handler.HookDirs; len(dirs) > 0 {
+		annotations := map[string]string{}
+		maps.Copy(annotations, b.in.Container.Annotations)
+		maps.Copy(annotations, b.in.Sandbox.Annotations)
+		if err := ocihook.Inject(b.spec, dirs, annotations, len(b.in.Container.Mounts) > 0); err != nil {
+			return err
+		}
+	}
+	hookEnvironments(b.spec.Hooks)
+	return nil
+}
 
 // hookPath is the environment of hooks that come with none. Runtimes give such a hook their own environment, which for
 // createContainer is the container's with some of them: the image's LD_PRELOAD would be loaded by a program

@@ -78,6 +78,8 @@ type Handler struct {
 	SeccompRoot string
 	// CDISpecDirs are searched for CDI devices; nil: /etc/cdi and /var/run/cdi.
 	CDISpecDirs []string
+	// HookDirs are searched for files that give containers hooks; empty: none has any of them.
+	HookDirs []string
 	// Env are variables that each container has, where neither its image nor its configuration has them.
 	Env []model.EnvVar
 	// Mounts are host paths that each container has, where it has no mount of its own at their container path. One whose

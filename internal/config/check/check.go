@@ -29,6 +29,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/mountns"
 	"berth/internal/network/cni"
+	"berth/internal/ocihook"
 	"berth/internal/ocispec"
 )
 
@@ -75,6 +76,7 @@ func Node(c *config.Config) error {
 		f.nriPlugins(c.NRI.PluginPath)
 	}
 	f.add("network.cni_conf_dir", cni.Check(c.Network.CNIConfDir, c.Network.CNINetwork, c.Network.CNIBinDirs)...)
+	f.add("hooks_dirs", ocihook.Check(c.HooksDirs))
 	_, err := blockio.Load(c.BlockIOClasses, slog.New(slog.DiscardHandler))
 	f.add("block_io_classes_file", err)
 	f.parent("audit.file", c.Audit.File)

@@ -144,6 +144,10 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		"classes of block I/O that are none": {
 			func(dir string, c *config.Config) { c.BlockIOClasses = dir + "/net.d/10.conflist" },
 			[]string{"block_io_classes_file: ", "10.conflist", "cniVersion"}},
+		"a hook that is none": {func(dir string, c *config.Config) {
+			c.HooksDirs = []string{dir + "/none", dir + "/net.d"}
+			_ = os.WriteFile(dir+"/net.d/trace.json", []byte(`{"version":"1.0.0"}`), 0o644)
+		}, []string{"hooks_dirs: ", "net.d/trace.json", "hook.path"}},
 		"a broken conflist": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/net.d/05.conflist", []byte("{"), 0o644)
 		}, []string{"network.cni_conf_dir: ", "05.conflist"}},
