@@ -59,7 +59,7 @@ var earlyCalls = map[string]verdict{
 
 // earlyFields are all fields of the CRI of July 2016.
 var earlyFields = map[string]map[string]verdict{
-	"VersionRequest":  {"version": meaningless("a kubelet tells the one version that there is, 0.1.0")},
+	"VersionRequest":  {"version": meaningless("kubelets send 0.1.0 always")},
 	"VersionResponse": of(works(earlyLife), "version", "runtime_name", "runtime_version", "runtime_api_version"),
 	"DNSOption":       of(works(earlyWorld+" "+earlyBadPods), "servers", "searches"),
 	"PortMapping": {

@@ -27,6 +27,7 @@ const (
 	noProcess = "a pod has no process of its image: each container has a security context of its own"
 	noPause   = "the first process of a pod's shared PID namespace is Berth's, with the least rights there are"
 	windows   = "InvalidArgument: this node runs Linux"
+	noOptions = "InvalidArgument: there are no options"
 )
 
 // calls are all calls, by name.
@@ -80,7 +81,7 @@ var calls = map[string]verdict{
 
 // fields are all fields of requests, by message and field.
 var fields = map[string]map[string]verdict{
-	"VersionRequest": {"version": meaningless("a kubelet tells the one version that there is, 0.1.0")},
+	"VersionRequest": {"version": meaningless("kubelets send 0.1.0 always")},
 	"StatusRequest":  {"verbose": works("TestVersionAndStatusSayWhatANodeIs TestVerboseStatusTellsWhatAPersonNeeds")},
 
 	"RunPodSandboxRequest": {
@@ -358,13 +359,13 @@ var fields = map[string]map[string]verdict{
 		"pod_sandbox_id": works(podCheckpoints),
 		"output_path":    works(podCheckpoints + " TestAPodsCheckpointThatCannotBeIsRefused"),
 		"container_ids":  works(podCheckpoints + " TestAllContainersStandStillForAPodsCheckpoint"),
-		"options":        works("TestAPodsCheckpointThatCannotBeIsRefused").but("InvalidArgument: there are none"),
+		"options":        refused(noOptions, "TestAPodsCheckpointThatCannotBeIsRefused"),
 	},
 	"RestorePodRequest": {
 		"checkpoint_path":   works(podCheckpoints + " TestAPodThatDoesNotFitItsCheckpointIsRefused"),
 		"config":            works(podCheckpoints),
 		"runtime_handler":   works("TestAPodIsRestoredWithAllItsContainers TestAPodThatDoesNotFitItsCheckpointIsRefused"),
-		"options":           works("TestAPodThatDoesNotFitItsCheckpointIsRefused").but("InvalidArgument: there are none"),
+		"options":           refused(noOptions, "TestAPodThatDoesNotFitItsCheckpointIsRefused"),
 		"container_configs": works(podCheckpoints + " TestAPodThatDoesNotFitItsCheckpointIsRefused"),
 	},
 
