@@ -356,7 +356,7 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 
 func (m *Migration) printNext(id string, plan *migrate.Plan, cfg *config.Config) {
 	fmt.Fprintf(m.Out, "\nNext, on a node that is drained (docs/migrating.md):\n  systemctl disable --now %s\n"+
-		"  systemctl enable berthd && systemctl restart berthd\n", id)
+		"  systemctl enable berth-keeper berthd && systemctl restart berthd\n", id)
 	for _, line := range migrate.KubeletCommands(plan.Socket, cfg.Address, m.KubeletConfig) {
 		fmt.Fprintln(m.Out, "  "+line)
 	}
