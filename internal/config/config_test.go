@@ -197,6 +197,18 @@ setup = "libcontainer"
 	}
 }
 
+// TestOnlyASimilarKeyIsProposed. Seen to fail with two letters for any word: foo was told of root.
+func TestOnlyASimilarKeyIsProposed(t *testing.T) {
+	candidates := []string{"root", "network.bridge", "network.mtu"}
+	for key, want := range map[string]string{
+		"roots": "root", "foo": "", "x": "", "": "", "network.bridg": "network.bridge", "network.mut": "network.mtu",
+	} {
+		if got := nearest(key, candidates); got != want {
+			t.Errorf("%q is told of %q, not of %q", key, got, want)
+		}
+	}
+}
+
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file  string
@@ -204,7 +216,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		want  []string // parts of the error
 	}{
 		"an unknown key": {file: "root = \"/r\"\nroots = 1\n",
-			want: []string{"config.toml:2", "roots", "root is one"}},
+			want: []string{"config.toml:2", "roots", "did you mean root?"}},
 		"an unknown key in a table": {file: "\n[network]\nbridg = \"b\"",
 			want: []string{"config.toml:3", "network.bridg", "network.bridge"}},
 		"an unknown table": {file: "[nothing]\na = 1", want: []string{"nothing", "unknown"}},
@@ -222,10 +234,10 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"no TOML":                 {file: "root = \n", want: []string{"config.toml:1"}},
 		"a key given twice":       {file: "root = \"/a\"\nroot = \"/b\"", want: []string{"config.toml", "root"}},
 		"a debug socket that is another's": {file: "address = \"/run/x.sock\"\n[debug]\naddress = \"/run/x.sock\"\n",
-			want: []string{"config.toml:3", "debug.address", "is address"}},
+			want: []string{"config.toml:3", "debug.address", "is the socket of address"}},
 		"a relative debug socket": {file: "[debug]\naddress = \"debug.sock\"", want: []string{":2", "debug.address"}},
 		"one socket twice": {file: "address = \"/run/x.sock\"\ncontainerd_address = \"unix:///run/x.sock\"\n",
-			want: []string{"config.toml:2", "containerd_address", "is address"}},
+			want: []string{"config.toml:2", "containerd_address", "is the socket of address"}},
 		"a bad value": {file: "log_level = \"loud\"",
 			want: []string{"config.toml:1", "log_level", "loud", "debug"}},
 		"a relative path":       {file: "\nroot = \"data\"", want: []string{"config.toml:2", "root"}},

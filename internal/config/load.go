@@ -161,14 +161,15 @@ func keyErrors(err error) []error {
 
 func unknownKey(key string) string {
 	if near := nearest(key, keys()); near != "" {
-		return fmt.Sprintf("%s: unknown key; %s is one", key, near)
+		return fmt.Sprintf("%s: unknown key: did you mean %s?", key, near)
 	}
 	return key + ": unknown key"
 }
 
-// nearest returns the candidate that a typing error makes of s, if there is one.
+// nearest returns the candidate that s is a typing error of, if there is one: at most two letters differ, and less than
+// half of them.
 func nearest(s string, candidates []string) string {
-	best, least := "", 3
+	best, least := "", min(3, (len(s)+1)/2)
 	for _, c := range candidates {
 		if d := distance(s, c); d < least {
 			best, least = c, d

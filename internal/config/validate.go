@@ -56,7 +56,7 @@ func (c *Config) Validate() error {
 	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))
 	v.optional("containerd_address", strings.TrimPrefix(c.Containerd, "unix://"))
 	if c.Containerd != "" && strings.TrimPrefix(c.Containerd, "unix://") == strings.TrimPrefix(c.Address, "unix://") {
-		v.fail("containerd_address", "%q is address, where the same is answered already", c.Containerd)
+		v.fail("containerd_address", "%q is the socket of address, which serves the same calls", c.Containerd)
 	}
 	v.absolute("hosts_dir", c.HostsDir)
 	if c.KeeperBinary != NoKeeper {
@@ -81,16 +81,16 @@ func (c *Config) Validate() error {
 	v.optional("block_io_classes_file", c.BlockIOClasses)
 	switch root, state := filepath.Clean(c.Root), filepath.Clean(c.State); {
 	case root == state:
-		v.fail("state", "%q is root too: a reboot may empty it", c.State)
+		v.fail("state", "%q is the same directory as root: a reboot may remove what is in state", c.State)
 	case strings.HasPrefix(state, root+"/"):
-		v.fail("state", "%q lies in root, which others may not enter: "+
-			"they have to pass state to the socket and to the files of user namespaces", c.State)
+		v.fail("state", "%q lies in root, which only root may enter: other users have to reach the socket "+
+			"and the files of pods with user namespaces in state", c.State)
 	}
 	v.network(&c.Network)
 	v.image(&c.Image)
 	v.optional("image_verifier.bin_dir", c.ImageVerifier.BinDir)
 	if c.ImageVerifier.MaxVerifiers == 0 {
-		v.fail("image_verifier.max_verifiers", "0 would have no image verified: without a bin_dir, none is")
+		v.fail("image_verifier.max_verifiers", "0 allows no verifier: to verify no images, leave bin_dir empty")
 	}
 	v.positive("image_verifier.per_verifier_timeout", c.ImageVerifier.PerVerifierTimeout)
 	v.snapshotter(&c.Snapshotter)
@@ -126,7 +126,7 @@ func (v *validation) snapshotter(s *Snapshotter) {
 	v.optional("snapshotter.address", strings.TrimPrefix(s.Address, "unix://"))
 	switch {
 	case (s.Name == "") != (s.Address == ""):
-		v.fail("snapshotter.name", "%q and snapshotter.address, %q, are given both or neither", s.Name, s.Address)
+		v.fail("snapshotter.name", "is %q, and snapshotter.address is %q: set both or neither", s.Name, s.Address)
 	case s.Name != "" && !runtimeName.MatchString(s.Name):
 		v.fail("snapshotter.name", "%q is not a name of letters, digits, dots, dashes and underscores", s.Name)
 	}
@@ -199,9 +199,9 @@ func (v *validation) debug(c *Config) {
 	switch address {
 	case "":
 	case strings.TrimPrefix(c.Address, "unix://"):
-		v.fail(key, "%q is address", address)
+		v.fail(key, "%q is the socket of address", address)
 	case strings.TrimPrefix(c.Containerd, "unix://"):
-		v.fail(key, "%q is containerd_address", address)
+		v.fail(key, "%q is the socket of containerd_address", address)
 	}
 }
 
@@ -210,7 +210,8 @@ func (v *validation) network(n *Network) {
 	v.directories("network.cni_bin_dirs", n.CNIBinDirs)
 	v.optional("network.netns_dir", n.NetNSDir)
 	if !interfaceName.MatchString(n.Bridge) {
-		v.fail("network.bridge", "%q is no name of an interface: letters, digits and ._- are, 15 at most", n.Bridge)
+		v.fail("network.bridge", "%q is no name of an interface: 1 to 15 letters, digits, dots, dashes and underscores",
+			n.Bridge)
 	}
 	families := map[bool]string{}
 	for _, s := range n.PodCIDR {
@@ -327,7 +328,7 @@ func (v *validation) proxy(key, text string) {
 	case err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme):
 		v.fail(key, "is no URL of a proxy, such as http://proxy.example:3128") // its text may hold a password
 	case u.User != nil:
-		v.fail(key, "has a user in it: a proxy that asks for a password belongs into the environment of berthd")
+		v.fail(key, "has a user in it: give a proxy that needs a password in the environment of berthd")
 	}
 }
 
@@ -374,7 +375,7 @@ func (v *validation) log(l *Log) {
 	}
 	v.between("log.max_files", int64(l.MaxFiles), loglimit.MinFiles, loglimit.MaxFiles)
 	if l.Burst != "" && l.Rate == "" {
-		v.fail("log.burst", "is for log.rate, which is empty")
+		v.fail("log.burst", "needs log.rate, which is empty")
 	}
 	v.oneOf("log.over", l.Over, string(loglimit.Wait), string(loglimit.Drop))
 }
@@ -389,7 +390,7 @@ func (v *validation) runtimes(c *Config) {
 	for name, r := range c.Runtimes {
 		key := "runtimes." + name
 		if !runtimeName.MatchString(name) {
-			v.fail(key, "%q is no name of a runtime handler", name)
+			v.fail(key, "%q is no name of a runtime handler: letters, digits, dots, dashes and underscores", name)
 		}
 		switch r.Type {
 		case RuntimeBuiltin:

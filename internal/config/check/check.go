@@ -187,7 +187,7 @@ func (f *findings) nriPlugins(dir string) {
 	for _, e := range entries {
 		info, err := os.Stat(filepath.Join(dir, e.Name()))
 		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && !pluginName.MatchString(e.Name()) {
-			f.add("nri.plugin_path", fmt.Errorf("%s: the name of a plugin is as in 10-name", filepath.Join(dir, e.Name())))
+			f.add("nri.plugin_path", fmt.Errorf("%s: a plugin has a name such as 10-name", filepath.Join(dir, e.Name())))
 		}
 		if err == nil && info.Mode().IsRegular() && isWebAssembly(filepath.Join(dir, e.Name())) {
 			f.add("nri.plugin_path", fmt.Errorf("%s is WebAssembly, which berthd does not run", filepath.Join(dir, e.Name())))
@@ -253,6 +253,6 @@ func (f *findings) certificate(s *config.Stream) {
 	case errors.As(err, &path):
 		f.add("stream.tls_key", err)
 	default:
-		f.add("stream.tls_key", fmt.Errorf("%s and %s are no pair: %w", s.TLSCert, s.TLSKey, err))
+		f.add("stream.tls_key", fmt.Errorf("%s and %s are not a certificate and its key: %w", s.TLSCert, s.TLSKey, err))
 	}
 }

@@ -128,7 +128,7 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 			func(dir string, c *config.Config) { c.Seccomp.DefaultProfile = dir + "/net.d/10.conflist" },
 			[]string{"seccomp.default_profile: ", "defaultAction"}},
 		"a key of another certificate": {func(dir string, c *config.Config) { c.Stream.TLSKey = dir + "/two.key" },
-			[]string{"stream.tls_key: ", "one.crt", "two.key", "no pair"}},
+			[]string{"stream.tls_key: ", "one.crt", "two.key", "not a certificate and its key"}},
 		"a certificate that is not there": {func(dir string, c *config.Config) { c.Stream.TLSCert = dir + "/none.crt" },
 			[]string{"stream.tls_cert: ", "none.crt"}},
 		"a key that is not there": {func(dir string, c *config.Config) { c.Stream.TLSKey = dir + "/none.key" },
