@@ -270,7 +270,7 @@ func (d *parts) openPods(ctx context.Context) error {
 	}
 	d.bounding, err = ocispec.Bounding(info.PID)
 	if err != nil {
-		return fmt.Errorf("what the keeper can give to containers: %w", err)
+		return fmt.Errorf("read the capabilities of the keeper: %w", err)
 	}
 	known, err := handlers(d.cfg, d.bounding)
 	if err != nil {

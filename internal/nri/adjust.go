@@ -39,7 +39,7 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 		nrigenerate.WithBlockIOResolver(means.BlockIO),
 	)
 	if err := generator.Adjust(wanted); err != nil {
-		return fmt.Errorf("what NRI plugins want of the container: %w", err)
+		return fmt.Errorf("changes of NRI plugins to the container: %w", err)
 	}
 	dropReplacedLimits(changed.Process)
 	*spec = *changed

@@ -475,7 +475,7 @@ func logLimits(l loglimit.Limits, asked *model.LogLimits) (loglimit.Limits, erro
 			l.Over = loglimit.Over(asked.Over)
 		}
 		if asked.Burst != nil && l.Rate == 0 {
-			return l, fmt.Errorf("limits of its log: burst is for a rate, and there is none: %w", errdefs.ErrInvalidArgument)
+			return l, fmt.Errorf("limits of its log: burst needs a rate, and there is none: %w", errdefs.ErrInvalidArgument)
 		}
 	}
 	l = l.Complete()

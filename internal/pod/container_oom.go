@@ -98,7 +98,8 @@ func oomScore(pid int) (int, error) {
 func setOOMScore(pid, score int) error {
 	err := os.WriteFile(oomScoreFile(pid), []byte(strconv.Itoa(score)), 0)
 	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%d: this node's runtime may not lower it that far: %w", score, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("%d: without CAP_SYS_RESOURCE, berthd may not lower it that far: %w", score,
+			errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitOOMScoreAdj.Wrong(err))
 	}
 	return err

@@ -214,7 +214,7 @@ func (u *update) checkUlimits() error {
 		return nil
 	}
 	if u.rec.Phase == record.ContainerRunning {
-		err := fmt.Errorf("they can only be set before a container starts, and it is running: %w",
+		err := fmt.Errorf("they can only be set before the container starts, and it is running: %w",
 			errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}

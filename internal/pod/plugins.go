@@ -46,7 +46,7 @@ func (cr *creation) askPlugins(ctx context.Context) error {
 		err = cr.checkCgroup(dir)
 	}
 	if err != nil {
-		return fmt.Errorf("what NRI plugins want of the container: %w", err)
+		return fmt.Errorf("cgroup that NRI plugins give the container: %w", err)
 	}
 	return cr.container.Update(record.Save, func(r *record.Container) { r.Cgroup = dir })
 }
@@ -61,7 +61,7 @@ func (cr *creation) checkCgroup(dir string) error {
 		return err
 	}
 	for _, c := range cr.m.index.Containers() {
-		if theirs := c.Record().Cgroup; c.ID() != cr.id && theirs == dir {
+		if c.ID() != cr.id && c.Record().Cgroup == dir {
 			return fmt.Errorf("cgroup %s is that of container %s: %w", dir, record.ShortID(c.ID()),
 				errdefs.ErrFailedPrecondition)
 		}

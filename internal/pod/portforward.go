@@ -35,7 +35,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), errSandboxNotReady)
 	}
 	if port < 1 || port > 65535 {
-		return fmt.Errorf("forward port %d: %w", port, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("forward port %d: it is not from 1 to 65535: %w", port, errdefs.ErrInvalidArgument)
 	}
 	var target *net.TCPConn
 	switch {

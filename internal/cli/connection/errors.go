@@ -3,6 +3,7 @@ package connection
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -62,7 +63,7 @@ func wording(st *status.Status) string {
 			return "the runtime went away: it was stopped, or is being restarted (`systemctl status berthd`)\n(" + text + ")"
 		}
 	case codes.Unimplemented:
-		return "this runtime does not do that: " + text
+		return "this runtime does not do that: " + unknownMethod.ReplaceAllString(text, "")
 	case codes.ResourceExhausted:
 		return text + "\n(The node has run out of something. `berth doctor` checks disk space and limits.)"
 	case codes.Unauthenticated, codes.PermissionDenied:
@@ -78,7 +79,12 @@ func wording(st *status.Status) string {
 var classes = map[codes.Code]error{
 	codes.FailedPrecondition: errdefs.ErrFailedPrecondition, codes.InvalidArgument: errdefs.ErrInvalidArgument,
 	codes.Unavailable: errdefs.ErrUnavailable, codes.ResourceExhausted: errdefs.ErrResourceExhausted,
+	codes.Unimplemented: errdefs.ErrNotImplemented,
 }
+
+// unknownMethod begins an error of Berth's by which Kubernetes' tests know that a call cannot work on a node. The
+// reason follows, other than in gRPC's own "unknown method X for service Y".
+var unknownMethod = regexp.MustCompile(`^unknown method \w+: `)
 
 // withoutClass is what the runtime says without the class of the error at its end, which is for programs: the code of
 // gRPC says the same. An end that is another code's, such as the kernel's "invalid argument" of an internal error,

@@ -485,7 +485,7 @@ func checkPodLimits(within model.Field, r *model.Resources) error {
 		model.LimitUlimits: len(r.Ulimits) > 0, model.LimitDiskQuota: len(r.DiskQuota) > 0,
 	} {
 		if set {
-			err := fmt.Errorf("only a container can have it, and not a whole pod: %w", errdefs.ErrInvalidArgument)
+			err := fmt.Errorf("only a container can have this limit, and not a whole pod: %w", errdefs.ErrInvalidArgument)
 			return within.Within(limit.Wrong(err))
 		}
 	}

@@ -163,7 +163,8 @@ func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry,
 		dirs := st.quotaDirs(c, g, mounts)
 		for _, dir := range dirs {
 			if held[dir] != held[dirs[0]] {
-				return nil, model.FieldUpdateDiskQuota.Wrong(fmt.Errorf("%q share a limit that they have not shared so far: %w",
+				return nil, model.FieldUpdateDiskQuota.Wrong(fmt.Errorf(
+					"%q are to share one limit, and an update cannot change which paths share a limit: %w",
 					g.Paths, errdefs.ErrFailedPrecondition))
 			}
 		}

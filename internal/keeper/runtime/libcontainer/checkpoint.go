@@ -42,10 +42,8 @@ func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime
 		end := e.spawning()
 		defer end()
 		call := &criuCall{CRIU: d.CRIU, Images: d.Images, Work: d.Work, group: d.Group}
-		if _, err := e.callCRIU(ctx, c, call, runtime.Stdio{}, nil); err != nil {
-			return fmt.Errorf("checkpoint of container %s: %w", c.ID(), err)
-		}
-		return nil
+		_, err := e.callCRIU(ctx, c, call, runtime.Stdio{}, nil)
+		return err
 	})
 }
 
