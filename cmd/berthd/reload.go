@@ -78,7 +78,7 @@ func (d *parts) reload(ctx context.Context) {
 	d.log.Info("the configuration is reloaded", "changed", changed, "files", next.Files,
 		"took_ms", liblog.Milliseconds(time.Since(begin)))
 	if len(restart) > 0 {
-		d.log.Warn("these keys of the configuration count from the next start of berthd on", "restart", restart)
+		d.log.Warn("these keys of the configuration take effect at the next start of berthd", "restart", restart)
 	}
 }
 

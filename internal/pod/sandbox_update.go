@@ -57,7 +57,7 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 	}
 	if err != nil {
 		if back := m.cgroups.UndoLimit(&old, &next); back != nil {
-			m.log.Error("limits of a pod after an update that failed", "pod_id", s.ID(), "error", back)
+			m.log.Error("set the limits of a pod back after a failed update", "pod_id", s.ID(), "error", back)
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}

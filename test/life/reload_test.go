@@ -115,7 +115,7 @@ type = "builtin"
 default_env = ["HANDLER=added"]
 shm_size = "3m"
 `)
-	lines := signalled(t, n, syscall.SIGHUP, "count from the next start")
+	lines := signalled(t, n, syscall.SIGHUP, "take effect at the next start")
 	var changed, restart []string
 	for _, l := range lines {
 		if l.Msg == reloaded {

@@ -175,7 +175,7 @@ func (s *server) rescan() {
 	for _, u := range units {
 		i := slices.IndexFunc(s.units, func(old unit) bool { return old.id == u.id })
 		if i < 0 || s.units[i].healthy != u.healthy {
-			s.log.Info("device", "id", u.id, "healthy", u.healthy)
+			s.log.Info("a device is new, or its health has changed", "id", u.id, "healthy", u.healthy)
 		}
 	}
 	s.units = units

@@ -344,7 +344,7 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 		return err
 	default:
 		// A record that the keeper refuses must not keep the others from being handed back.
-		c.log.Error("keeper does not take back", "id", k.id, "error", err)
+		c.log.Error("the keeper refuses to take a container or exec back", "id", k.id, "error", err)
 		if !errors.Is(err, errdefs.ErrNotFound) { // else its container has gone, and nothing can begin there
 			c.escrow.refuse(k.id)
 		}

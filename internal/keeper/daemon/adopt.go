@@ -112,7 +112,7 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 		return
 	}
 	if err != nil {
-		c.log.Warn("watch process", "pid", c.record.PID, "error", err)
+		c.log.Warn("watch the container's init process", "pid", c.record.PID, "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -232,7 +232,7 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 		}
 		p, err := logpump.AdoptPump(c.out, stream, fd, held)
 		if err != nil {
-			c.log.Error("take output", "stream", stream, "error", err)
+			c.log.Error("take over the pump of the container's output", "stream", stream, "error", err)
 			continue
 		}
 		c.pumps[stream] = p

@@ -234,7 +234,7 @@ func (e *escrow) putAll(ses *session.Session, table *containers) {
 		sent := pending(nil).push(ses, packet)
 		e.putting.RUnlock()
 		if err := sent.wait(log, escrowWait); err != nil {
-			log.Error("put into escrow", "error", err)
+			log.Error("send descriptors to a holder of the escrow", "error", err)
 		}
 	}
 	for _, c := range table.all() {

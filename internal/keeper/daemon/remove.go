@@ -42,7 +42,7 @@ func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) err
 			break
 		}
 		if err != nil {
-			c.log.Warn("kill", "error", err)
+			c.log.Warn("kill the container that is to be removed", "error", err)
 		}
 		select {
 		case <-c.exited:

@@ -36,7 +36,7 @@ func (s *Server) acceptSessions() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			s.log.Error("accept", "socket", protocol.FDsSocket, "error", err)
+			s.log.Error("accept a client's connection for descriptors", "socket", protocol.FDsSocket, "error", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -47,7 +47,7 @@ func (s *Server) acceptSessions() {
 func (s *Server) serveSession(c *net.UnixConn) {
 	defer c.Close()
 	if err := protocol.PeerAllowed(c); err != nil {
-		s.log.Warn("client refused", "error", err)
+		s.log.Warn("a client of the keeper is refused", "error", err)
 		return
 	}
 	conn := protocol.NewConn(c)

@@ -394,7 +394,7 @@ func (u *upgrade) restoreContainer(sc *handover.Container) *container {
 		for stream, st := range sc.Pumps {
 			p, err := logpump.RestorePump(c.out, stream, st)
 			if err != nil {
-				c.log.Error("restore output", "stream", stream, "error", err)
+				c.log.Error("restore the pump of the container's output", "stream", stream, "error", err)
 				continue
 			}
 			c.pumps[stream] = p

@@ -150,10 +150,10 @@ func (n *Networks) Selected() Selection {
 	}
 	s := load(n.cfg.ConfDir, n.cfg.Network, findIn(n.cfg.BinDirs))
 	if errors.Join(s.Broken...) != nil && fmt.Sprint(s.Broken) != fmt.Sprint(n.selected.Broken) {
-		n.log.Warn("network configurations are passed over", "error", errors.Join(s.Broken...))
+		n.log.Warn("CNI configurations that cannot be used are skipped", "error", errors.Join(s.Broken...))
 	}
 	if s.File != n.selected.File {
-		n.log.Info("network configuration", "file", s.File)
+		n.log.Info("a CNI configuration is chosen", "file", s.File)
 	}
 	n.selected, n.loaded, n.changed = s, time.Now(), at
 	return s

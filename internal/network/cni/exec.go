@@ -89,7 +89,7 @@ func (e *executor) run(ctx context.Context, path string, stdin []byte, environ [
 	}
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
 		if said != "" {
-			e.log.Info("CNI plugin", "plugin", filepath.Base(path), "stderr", said)
+			e.log.Info("a CNI plugin has written to stderr", "plugin", filepath.Base(path), "stderr", said)
 		}
 		return stdout.Bytes(), nil
 	}

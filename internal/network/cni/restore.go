@@ -51,7 +51,7 @@ func (n *Networks) Cached(id string) bool { return n.cached(id) != nil }
 func (n *Networks) cached(id string) *libcni.NetworkAttachment {
 	all, err := n.lib.GetCachedAttachments(id)
 	if err != nil {
-		n.log.Warn("read what plugins answered", "pod_id", id, "error", err)
+		n.log.Warn("read the cached results of CNI plugins", "pod_id", id, "error", err)
 	}
 	for _, a := range all {
 		if a.IfName == Interface {
@@ -79,7 +79,7 @@ func (n *Networks) Restore(network *libcni.NetworkConfigList, a Attachment, resu
 		return nil
 	}
 	if err := n.restoreCache(r, result); err != nil {
-		n.log.Warn("write what plugins answered again", "pod", r.Pod, "error", err)
+		n.log.Warn("write the cached result of CNI plugins again", "pod", r.Pod, "error", err)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (n *Networks) restoreCache(r *record, result json.RawMessage) error {
 		sameResult(kept.Result, result) {
 		return nil
 	}
-	n.log.Warn("what plugins answered was spoilt or gone, and is written again", "pod_id", r.ID,
+	n.log.Warn("the cached result of CNI plugins was spoilt or gone, and is written again", "pod_id", r.ID,
 		"pod", r.Pod, "file", path)
 	data, err = json.Marshal(map[string]any{
 		"kind": libcni.CNICacheV1, "containerId": r.ID, "config": []byte(list.Bytes), "ifName": Interface,

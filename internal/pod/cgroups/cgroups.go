@@ -208,7 +208,7 @@ func (g *Driver) Path(parent, id string) string {
 func (g *Driver) Dir(parent, id string) string {
 	dir, err := cgroup.Path(g.Path(parent, id), g.systemd)
 	if err != nil { // place has checked the parent
-		g.log.Error("the cgroup of a container", "container_id", id, "error", err)
+		g.log.Error("find the cgroup of a container by its name", "container_id", id, "error", err)
 	}
 	return dir
 }
@@ -229,7 +229,7 @@ func (g *Driver) PodDir(parent string) string {
 	}
 	dir, err := cgroup.Slice(parent)
 	if err != nil { // place has checked it
-		g.log.Error("the cgroup of a pod", "slice", parent, "error", err)
+		g.log.Error("find the cgroup of a pod by the name of its slice", "slice", parent, "error", err)
 	}
 	return dir
 }

@@ -118,7 +118,7 @@ func (l *Dirs) Make(log *slog.Logger) error {
 			return err
 		}
 		if err := state.HideEntries(dir); err != nil {
-			log.Error("a directory may be entered by others, though what it lies in may not", "directory", dir, "error", err)
+			log.Error("close a directory to users other than root", "directory", dir, "error", err)
 		}
 	}
 	if err := state.MakeDir(l.Attach(), 0o700); err != nil {

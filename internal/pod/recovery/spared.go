@@ -185,7 +185,7 @@ func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 			log.Error("end what runs without a record: no version of it can be read, and nobody could be told of it",
 				"pid", l.status.PID, "kept", rc.keptSpoilt(&l), "error", l.why)
 		} else {
-			log.Warn("remove what has no record", "error", l.why)
+			log.Warn("remove a pod or container that has no record", "error", l.why)
 		}
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, attemptPatience)
@@ -197,13 +197,13 @@ func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 	_ = g.Wait()
 	for i, l := range all {
 		if errs[i] != nil {
-			rc.Log.Error("what has no record does not end: it is tried again", l.key(), "error", errs[i])
-			rc.later("end what has no record", l.key(), func(ctx context.Context) error {
+			rc.Log.Error("end a pod or container that has no record: it is tried again", l.key(), "error", errs[i])
+			rc.later("end a pod or container that has no record", l.key(), func(ctx context.Context) error {
 				return errors.Join(rc.Keeper.Delete(ctx, l.id), rc.putAway(&l))
 			})
 			continue
 		}
-		rc.logFailure("remove what has no record", l.key(), rc.putAway(&l))
+		rc.logFailure("remove a pod or container that has no record", l.key(), rc.putAway(&l))
 	}
 }
 
@@ -268,7 +268,7 @@ func (rc *Recovery) repeat(what string, of slog.Attr, do func(context.Context) e
 		err := do(ctx)
 		cancel()
 		if err == nil {
-			rc.Log.Info("done: "+what, of)
+			rc.Log.Info("succeeded at last: "+what, of)
 			return
 		}
 		rc.Log.Warn(what, of, "error", err)

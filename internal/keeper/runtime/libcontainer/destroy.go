@@ -73,7 +73,7 @@ func (e *Engine) RemoveState(
 		}
 		cgroupdir.ThawKilled(st.CgroupPaths)
 		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
-			c.Log().Warn("kill", "error", err)
+			c.Log().Warn("kill the container's init process", "error", err)
 		}
 	}
 	for {
