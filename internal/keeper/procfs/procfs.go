@@ -10,6 +10,21 @@ import (
 	"strings"
 )
 
+// All lists the processes that this process can see.
+func All() ([]int, error) {
+	all, err := names("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, name := range all {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
 // Children lists the children of this process, zombies included.
 func Children() []int {
 	var pids []int
@@ -29,12 +44,8 @@ func Children() []int {
 		return pids
 	}
 	self := strconv.Itoa(os.Getpid())
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	all, _ := All()
+	for _, pid := range all {
 		if f := Status(pid); len(f) > 1 && f[1] == self {
 			pids = append(pids, pid)
 		}

@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -193,12 +192,8 @@ func (p *Proxy) Path(fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", p.PID
 // Of are the processes that are proxies of a container, or of execs in it.
 func Of(id string) []int {
 	var out []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
+	all, _ := procfs.All()
+	for _, pid := range all {
 		args := strings.Split(procfs.CommandLine(pid), "\x00")
 		if len(args) > C.PROXY_ARG_RUNTIME && args[0] == C.PROXY_NAME && args[C.PROXY_ARG_ID] == id {
 			out = append(out, pid)

@@ -227,17 +227,9 @@ func EndDump(pgid int) {
 // criuOf are the processes of a group that run CRIU, or the process above it.
 func criuOf(pgid int) []int {
 	var out []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	all, _ := procfs.All()
+	for _, pid := range all {
+		f := procfs.Status(pid)
 		if len(f) < 3 || f[0] == "Z" || f[2] != strconv.Itoa(pgid) {
 			continue
 		}

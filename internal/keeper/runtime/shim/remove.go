@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -211,28 +210,14 @@ func killProxies(id string) {
 // killStarted kills the shim of a pod, and the calls of its binary: all have the keeper's address and the pod's ID on
 // their command lines.
 func (b *Engine) killStarted(id string) error {
-	// One that is found may have started another one before it is killed, and a killed one takes a moment to end.
-	for deadline := time.Now().Add(deleteLimit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		entries, err := os.ReadDir("/proc")
-		if err != nil {
-			return err
-		}
-		killed := false
-		for _, e := range entries {
-			pid, err := strconv.Atoi(e.Name())
-			if err != nil || pid == os.Getpid() {
-				continue
-			}
-			args := strings.Split(procfs.CommandLine(pid), "\x00")
-			if hasPair(args, "-address", b.address()) && hasPair(args, "-id", id) {
-				killed = unix.Kill(pid, unix.SIGKILL) == nil || killed
-			}
-		}
-		if !killed {
-			return nil
-		}
+	ended, err := runtime.KillMatching(deleteLimit, func(pid int) bool {
+		args := strings.Split(procfs.CommandLine(pid), "\x00")
+		return hasPair(args, "-address", b.address()) && hasPair(args, "-id", id)
+	})
+	if err == nil && !ended {
+		err = fmt.Errorf("the shim %s of pod %s does not end: %w", b.path, id, errdefs.ErrUnavailable)
 	}
-	return fmt.Errorf("the shim %s of pod %s does not end: %w", b.path, id, errdefs.ErrUnavailable)
+	return err
 }
 
 // usualSocket is where shims have the socket of a pod, unless they are told of another directory. They print it.
