@@ -58,7 +58,12 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), sources, cfg, s)
 	}
+	root.AddCommand(configCommand(&sources))
+	return root
+}
 
+// configCommand has the commands that print and check the configuration. sources is set when one of them is executed.
+func configCommand(sources *config.Sources) *cobra.Command {
 	group := &cobra.Command{Use: "config", Short: "Print and check the configuration", Args: cobra.NoArgs}
 	group.AddCommand(&cobra.Command{
 		Use:   "default",
@@ -76,7 +81,7 @@ func command() *cobra.Command {
 			if len(args) == 1 {
 				sources.File = args[0]
 			}
-			cfg, err := loadChecked(sources)
+			cfg, err := loadChecked(*sources)
 			if err != nil {
 				return err
 			}
@@ -92,7 +97,7 @@ func command() *cobra.Command {
 		Short: "Ask each registry and mirror that has a hosts.toml whether it answers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(sources)
+			cfg, err := config.Load(*sources)
 			if err != nil {
 				return err
 			}
@@ -114,15 +119,14 @@ func command() *cobra.Command {
 		Short: "Print what files and flags come to, and where each key comes from",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(sources)
+			cfg, err := config.Load(*sources)
 			if err != nil {
 				return err
 			}
 			return cfg.Dump(cmd.OutOrStdout())
 		},
 	})
-	root.AddCommand(group)
-	return root
+	return group
 }
 
 // loadChecked reads a configuration, and refuses one that cannot work on this node.

@@ -58,68 +58,83 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 	} else if loaded {
 		base.AppArmorDefault = defaultAppArmor
 	}
-	awayFromStage := false
+	withoutStage := false
 	for _, r := range cfg.Runtimes {
-		awayFromStage = awayFromStage || r.Setup == config.SetupLibcontainer
+		withoutStage = withoutStage || r.Setup == config.SetupLibcontainer
 	}
 	out := map[string]pod.Handler{}
 	for name, r := range cfg.Runtimes {
-		spec := base
-		var err error
-		if spec.Rlimits, err = cfg.Rlimits(name); err != nil {
-			return nil, err
-		}
-		defaults, err := cfg.PodDefaults(name)
+		h, err := commonHandler(cfg, name, base)
 		if err != nil {
 			return nil, err
 		}
-		if err := ocispec.CheckSysctls(defaults.Sysctls, model.NamespaceOptions{}); err != nil {
-			return nil, fmt.Errorf("default_sysctls of the runtime handler %s: %w", name, err)
-		}
-		spec.ShmSize, spec.DeviceOwnership = defaults.ShmSize, cfg.DeviceOwnership
-		spec.RefuseMissing, spec.CgroupWritable = cfg.RefuseMissing, r.CgroupWritable
-		for _, d := range defaults.Devices {
-			spec.Devices = append(spec.Devices, model.Device{
-				HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions,
-			})
-		}
-		for _, v := range defaults.Env {
-			spec.Env = append(spec.Env, model.EnvVar{Key: v.Name, Value: v.Value})
-		}
-		for _, m := range defaults.Mounts {
-			spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath,
-				Readonly: m.Readonly})
-		}
-		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
-		spec.PrivilegedAllDevicesAllowed = r.PrivilegedAllDevicesAllowed
-		spec.Annotations = r.Annotations
-		if len(r.Capabilities) > 0 {
-			spec.Capabilities = r.Capabilities
-		}
-		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
-			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),
-			Sysctls: defaults.Sysctls, IgnoreDeclaredVolumes: cfg.Image.DeclaredVolumes == config.DeclaredVolumesIgnore}
-		if r.Type == config.RuntimeOCI {
-			h.RuntimePath, h.RuntimeRoot, h.SandboxContainer = r.Path, r.Root, r.SandboxContainer
-			h.RuntimeFlags = r.Flags
-			h.LacksSandboxContainer = r.LacksSandboxContainer()
-			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none
-			// of it at all.
-			if awayFromStage {
-				h.Setup = keeper.SetupLibcontainer
-			}
-			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path, featuresWait)
-			// gVisor's gofers join no user namespace that is there already, though runsc says that it maps IDs.
-			h.UserNamespaces = h.UserNamespaces && !r.SandboxContainer
-		}
-		if r.Type == config.RuntimeShim {
-			if err := shimHandler(&h, &r, systemdCgroups(cfg)); err != nil {
+		switch r.Type {
+		case config.RuntimeOCI:
+			ociHandler(h, &r, withoutStage)
+		case config.RuntimeShim:
+			if err := shimHandler(h, &r, systemdCgroups(cfg)); err != nil {
 				return nil, fmt.Errorf("options of the runtime handler %s: %w", name, err)
 			}
 		}
-		out[name] = h
+		out[name] = *h
 	}
 	return out, nil
+}
+
+// commonHandler makes a handler with what all types of handlers have. base is what all handlers share.
+func commonHandler(cfg *config.Config, name string, base ocispec.Handler) (*pod.Handler, error) {
+	r, spec := cfg.Runtimes[name], base
+	var err error
+	if spec.Rlimits, err = cfg.Rlimits(name); err != nil {
+		return nil, err
+	}
+	defaults, err := cfg.PodDefaults(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := ocispec.CheckSysctls(defaults.Sysctls, model.NamespaceOptions{}); err != nil {
+		return nil, fmt.Errorf("default_sysctls of the runtime handler %s: %w", name, err)
+	}
+	spec.ShmSize, spec.DeviceOwnership = defaults.ShmSize, cfg.DeviceOwnership
+	spec.RefuseMissing, spec.CgroupWritable = cfg.RefuseMissing, r.CgroupWritable
+	for _, d := range defaults.Devices {
+		spec.Devices = append(spec.Devices, model.Device{
+			HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions,
+		})
+	}
+	for _, v := range defaults.Env {
+		spec.Env = append(spec.Env, model.EnvVar{Key: v.Name, Value: v.Value})
+	}
+	for _, m := range defaults.Mounts {
+		spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath,
+			Readonly: m.Readonly})
+	}
+	spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
+	spec.PrivilegedAllDevicesAllowed = r.PrivilegedAllDevicesAllowed
+	spec.Annotations = r.Annotations
+	if len(r.Capabilities) > 0 {
+		spec.Capabilities = r.Capabilities
+	}
+	return &pod.Handler{
+		Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
+		AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),
+		Sysctls: defaults.Sysctls, IgnoreDeclaredVolumes: cfg.Image.DeclaredVolumes == config.DeclaredVolumesIgnore,
+	}, nil
+}
+
+// ociHandler fills in what a handler of an OCI runtime binary has. withoutStage: some handler of the node is set up by
+// libcontainer alone.
+func ociHandler(h *pod.Handler, r *config.Runtime, withoutStage bool) {
+	h.RuntimePath, h.RuntimeRoot, h.RuntimeFlags = r.Path, r.Root, r.Flags
+	h.SandboxContainer, h.LacksSandboxContainer = r.SandboxContainer, r.LacksSandboxContainer()
+	// The keeper makes the init of its pods. An operator who has switched away from the stage for one handler wants it
+	// to be used nowhere on the node.
+	if withoutStage {
+		h.Setup = keeper.SetupLibcontainer
+	}
+	h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path, featuresWait)
+	// gVisor's gofers join no user namespace that is there already, though runsc says that it maps IDs.
+	h.UserNamespaces = h.UserNamespaces && !r.SandboxContainer
 }
 
 // shimHandler fills in what a handler of one of containerd's shims has.

@@ -113,29 +113,45 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 	for _, s := range rc.Index.Sandboxes() {
 		rc.reconcileSandbox(removals, s, statuses[s.ID()])
 	}
-	var nobodys []lost
-	for _, b := range brokenContainers {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.Containers.Path(b.ID),
-			status: statuses[b.ID], points: points})
-		delete(statuses, b.ID)
-	}
-	for _, b := range brokenPods {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.Pods.Path(b.ID), status: statuses[b.ID], pod: true})
-		delete(statuses, b.ID)
-	}
-	// Containers of the keeper that have no record have no client that could be told of them.
-	for id, status := range statuses {
-		if !rc.Index.Has(id) {
-			nobodys = append(nobodys, lost{id: id, why: errNoRecord, status: status})
-		}
-	}
-	rc.endLost(removals, nobodys)
+	rc.endLost(removals, rc.withoutRecord(brokenPods, brokenContainers, statuses, points))
 	rc.Storage.Quotas.Reconcile(rc.Index.Has)
 	rc.Devices.Reconcile()
 	rc.removeStrayState(points)
 	rc.Cgroups.Reconcile(brokenPods)
+	rc.reconcileNetwork(ctx, rc.networkPods())
+	if err := rc.Images.Collect(ctx); err != nil {
+		rc.Log.Error("collect image layers that nobody needs", "error", err)
+	}
+	return nil
+}
 
-	var live []*network.Pod
+// withoutRecord returns the pods and containers that have no record which can be read: those whose records are broken,
+// and those that only the keeper knows. No client could be told of them. points are the mounts of the node.
+func (rc *Recovery) withoutRecord(
+	brokenPods, brokenContainers []state.Broken, statuses map[string]*keeper.Status, points []string,
+) []lost {
+	var all []lost
+	broken := map[string]bool{}
+	for _, b := range brokenContainers {
+		all = append(all, lost{id: b.ID, why: b.Err, dir: rc.Containers.Path(b.ID), status: statuses[b.ID], points: points})
+		broken[b.ID] = true
+	}
+	for _, b := range brokenPods {
+		all = append(all, lost{id: b.ID, why: b.Err, dir: rc.Pods.Path(b.ID), status: statuses[b.ID], pod: true})
+		broken[b.ID] = true
+	}
+	for id, status := range statuses {
+		if !broken[id] && !rc.Index.Has(id) {
+			all = append(all, lost{id: id, why: errNoRecord, status: status})
+		}
+	}
+	return all
+}
+
+// networkPods are the pods whose networks stay: those that run, those that are being removed and still have running
+// containers, and those that StartSandbox may start again with the same address.
+func (rc *Recovery) networkPods() []*network.Pod {
+	var pods []*network.Pod
 	for _, s := range rc.Index.Sandboxes() {
 		r := s.Record()
 		if r.NodeNetwork() {
@@ -143,23 +159,18 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 		}
 		switch r.Phase {
 		case record.SandboxReady:
-			live = append(live, rc.Parts.JoinedPod(&r))
+			pods = append(pods, rc.Parts.JoinedPod(&r))
 		case record.SandboxCreating, record.SandboxRemoving:
-			// it is being removed, and its network stays while its containers live
 			if rc.runsSomething(s) {
-				live = append(live, rc.Parts.JoinedPod(&r))
+				pods = append(pods, rc.Parts.JoinedPod(&r))
 			}
-		case record.SandboxBroken: // StartSandbox gives it its address back
+		case record.SandboxBroken:
 			pod := rc.Parts.JoinedPod(&r)
 			pod.NetNS = ""
-			live = append(live, pod)
+			pods = append(pods, pod)
 		}
 	}
-	rc.reconcileNetwork(ctx, live)
-	if err := rc.Images.Collect(ctx); err != nil {
-		rc.Log.Error("collect image layers that nobody needs", "error", err)
-	}
-	return nil
+	return pods
 }
 
 // reconcileNetwork compares the network with the pods. One whose network is lost is not ready any more.
