@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,29 +64,6 @@ type Sampler struct {
 	wait    sync.WaitGroup
 }
 
-// entry is what is known of one target. At most one goroutine reads it at a time, so that one which hangs costs one.
-type entry struct {
-	mu      sync.Mutex
-	busy    chan struct{} // closed when who reads it is done; nil: nobody does
-	reading *Cgroup       // the last; immutable
-	rate    uint64        // nanocores
-	base    *Cgroup       // the reading that the next rate is taken from
-	nets    []model.InterfaceUsage
-	detail  *Detail              // the last; immutable; nil: nobody asked
-	figures *model.CgroupFigures // the same
-
-	kept      *kept     // for whoever has made busy; nil: no file is kept open
-	asked     time.Time // when it was last read
-	forgotten bool      // it is dropped: who reads it yet closes what is kept
-
-	layerDir  string
-	ended     bool                   // Target.Ended
-	final     bool                   // layer was measured since
-	layer     *model.FilesystemUsage // the last; immutable
-	layerNext time.Time              // when it is due again
-	measuring bool                   // it is in the queue or under way
-}
-
 // depth is how much of a cgroup is read.
 type depth int
 
@@ -98,25 +74,17 @@ const (
 	figures               // usage, and the files as they are
 )
 
-// parts are those that usage and podUsage need.
+// neededParts are the parts of a cgroup that usage and podUsage need.
 var neededParts = map[depth]parts{usage: swap, podUsage: processes}
 
 const (
-	// minWindow is the least time that a rate is taken over: a shorter one says more of the clock than of the container.
-	minWindow = time.Second
-	// firstMeasure is how long a reading may wait for the first figure of a layer; a container just made has an empty one.
-	firstMeasure = 5 * time.Millisecond
-	// maxMeasure is how long a measurement in the background may take.
-	maxMeasure = 30 * time.Second
-	// share is the part of time that may go into one layer's measurement: 1/share.
-	share = 100
-	// readers is how many targets are read at once, and measurers how many layers in the background.
-	readers   = 4
-	measurers = 2
-	// patience is how long readers may make no progress before others take over the rest from them.
+	// readers is how many targets are read at once.
+	readers = 4
+	// patience is how long readers may make no progress before as many others start to read the remaining targets.
 	patience = 25 * time.Millisecond
-	// hopeless is how many times patience the last targets may take without one of them answering.
-	hopeless = 8
+	// maxIdle is for how many periods of patience a call waits for targets that are being read while none of them
+	// answers.
+	maxIdle = 8
 )
 
 // New makes a Sampler. Close it.
@@ -249,24 +217,6 @@ func (s *Sampler) Oldest(wanted func(id string) bool) (cgroup, layer time.Time) 
 	return cgroup, layer
 }
 
-// container copies what is known of an entry.
-func (e *entry) container(to *model.ContainerUsage) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	to.At = time.Now()
-	to.WritableLayer = e.layer
-	r := e.reading
-	if r == nil {
-		return
-	}
-	to.At, to.Memory, to.Swap, to.IO, to.Processes = r.At, r.Memory, r.Swap, r.IO, r.Processes
-	if r.CPU != nil {
-		cpu := *r.CPU
-		cpu.UsageNanoCores = e.rate
-		to.CPU = &cpu
-	}
-}
-
 // read brings the entries of targets up to date, as far as they answer in time.
 func (s *Sampler) read(ctx context.Context, targets []Target, how depth) []*entry {
 	entries := make([]*entry, len(targets))
@@ -328,7 +278,7 @@ func (s *Sampler) each(ctx context.Context, n int, f func(int)) {
 				}
 				workers *= 2
 			default:
-				if idle++; idle >= hopeless {
+				if idle++; idle >= maxIdle {
 					return
 				}
 			}
@@ -337,6 +287,7 @@ func (s *Sampler) each(ctx context.Context, n int, f func(int)) {
 	}
 }
 
+// readOne reads one target, unless another goroutine reads it already.
 func (s *Sampler) readOne(e *entry, t Target, how depth) {
 	if !e.claim() {
 		return
@@ -448,177 +399,4 @@ func (s *Sampler) sweep(now time.Time) bool {
 		s.sweeps = e.sweep(now) || s.sweeps
 	}
 	return s.sweeps
-}
-
-// sweep tells whether an entry still keeps files.
-func (e *entry) sweep(now time.Time) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.busy != nil {
-		return true
-	}
-	if e.kept != nil && now.Sub(e.asked) > keepFor {
-		e.kept.close()
-		e.kept = nil
-	}
-	return e.kept != nil
-}
-
-// forget closes what an entry keeps, as soon as nobody reads it.
-func (e *entry) forget() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.forgotten = true
-	e.dropForgotten()
-}
-
-// dropForgotten closes the files of an entry that is forgotten, where nobody reads it. The caller holds e.mu.
-func (e *entry) dropForgotten() {
-	if e.forgotten && e.busy == nil && e.kept != nil {
-		e.kept.close()
-		e.kept = nil
-	}
-}
-
-// claim makes the caller the reader of an entry. Where there is one already, under way or stuck, it says false:
-// the last reading has to do, and where there is none, what the other finds within a moment.
-func (e *entry) claim() bool {
-	e.mu.Lock()
-	busy, known := e.busy, e.reading != nil
-	if busy == nil {
-		e.busy = make(chan struct{})
-		e.mu.Unlock()
-		return true
-	}
-	e.mu.Unlock()
-	if !known {
-		select {
-		case <-busy:
-		case <-time.After(firstMeasure):
-		}
-	}
-	return false
-}
-
-func (e *entry) release() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	close(e.busy)
-	e.busy = nil
-	e.dropForgotten()
-}
-
-// take stores a reading (nil: the cgroup is gone) and works out the rate.
-func (e *entry) take(r *Cgroup) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.reading = r
-	if r == nil || r.CPU == nil {
-		e.base, e.rate = nil, 0
-		return
-	}
-	if e.base == nil || r.CPU.UsageNanoSeconds < e.base.CPU.UsageNanoSeconds { // less than before: another cgroup
-		e.base, e.rate = r, 0
-		return
-	}
-	if window := r.At.Sub(e.base.At); window >= minWindow {
-		used := r.CPU.UsageNanoSeconds - e.base.CPU.UsageNanoSeconds
-		e.rate = uint64(float64(used) / window.Seconds())
-		e.base = r
-	}
-}
-
-// layer sees to the figure of a writable layer: the first one at once if that is cheap, later ones in the background.
-func (s *Sampler) layer(e *entry) {
-	e.mu.Lock()
-	dir, first := e.layerDir, e.layer == nil
-	due := dir != "" && !e.measuring && !e.final && s.config.Measure != nil && !time.Now().Before(e.layerNext)
-	if due {
-		e.measuring = true
-	}
-	e.mu.Unlock()
-	if !due {
-		return
-	}
-	if first {
-		ctx, cancel := context.WithTimeout(s.ctx, firstMeasure)
-		err := s.measure(ctx, e, dir)
-		cancel()
-		if err == nil || !errors.Is(err, context.DeadlineExceeded) {
-			return
-		}
-		e.mu.Lock()
-		e.measuring = true
-		e.mu.Unlock()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue = append(s.queue, e)
-	if s.runners < measurers && s.ctx.Err() == nil {
-		s.runners++
-		s.wait.Add(1)
-		go s.run()
-	}
-}
-
-// run measures what is in the queue and ends when that is empty.
-func (s *Sampler) run() {
-	defer s.wait.Done()
-	for {
-		s.mu.Lock()
-		if len(s.queue) == 0 || s.ctx.Err() != nil {
-			s.queue = nil
-			s.runners--
-			s.mu.Unlock()
-			return
-		}
-		e := s.queue[0]
-		s.queue = s.queue[1:]
-		s.mu.Unlock()
-
-		e.mu.Lock()
-		dir := e.layerDir
-		e.mu.Unlock()
-		ctx, cancel := context.WithTimeout(s.ctx, maxMeasure)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = s.measure(ctx, e, dir) // measure says when to try again
-		}()
-		select {
-		case <-done:
-		case <-ctx.Done():
-			// A measurement sees the end of ctx within some files. One that does not hangs in its file system; its
-			// entry stays marked as being measured, and is not tried again until it comes back.
-			select {
-			case <-done:
-			case <-time.After(time.Second):
-				s.config.Logger.Warn("a writable layer does not answer", "directory", dir)
-			}
-		}
-		cancel()
-	}
-}
-
-func (s *Sampler) measure(ctx context.Context, e *entry, dir string) error {
-	e.mu.Lock()
-	ended := e.ended
-	e.mu.Unlock()
-	start := time.Now()
-	bytes, inodes, err := s.config.Measure(ctx, dir)
-	cost := time.Since(start)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.measuring = false
-	e.layerNext = time.Now().Add(max(s.config.LayerAge, share*cost))
-	if err != nil {
-		return err
-	}
-	mountpoint := s.config.Mountpoint
-	if mountpoint == "" {
-		mountpoint = filepath.Dir(dir)
-	}
-	e.final = ended
-	e.layer = &model.FilesystemUsage{At: start, Mountpoint: mountpoint, UsedBytes: bytes, InodesUsed: inodes}
-	return nil
 }
