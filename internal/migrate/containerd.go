@@ -1,13 +1,11 @@
 package migrate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -495,190 +493,11 @@ func (t *containerdConfig) rangeSize(from string, value any) {
 	}
 }
 
-// handler translates a runtime handler.
-func (t *containerdConfig) handler(path []string, name string, settings map[string]any) {
-	from := dotted(path...)
-	if settings == nil {
-		return
-	}
-	options := table(settings["options"])
-	binary := text(options["BinaryName"])
-	set := func(key, twin string, value any) {
-		t.set(from+"."+key, "runtimes\x00"+name+"\x00"+twin, value)
-	}
-	switch kind := text(settings["runtime_type"]); {
-	case kind == runscShim:
-		if !t.runsc(from, options, set) {
-			return
-		}
-	case kind != "" && kind != runcShim:
-		if !t.shim(from, config.Runtime{RuntimeType: kind, Path: text(settings["runtime_path"])}, options, set) {
-			return
-		}
-	case binary == "" || filepath.Base(binary) == "runc":
-		t.builtin(from+".runtime_type", name)
-	default:
-		file, err := exec.LookPath(binary)
-		if err == nil {
-			file, err = filepath.Abs(file)
-		}
-		if err != nil {
-			t.left(from+".options.BinaryName", "the handler is left out: %v", err)
-			return
-		}
-		set("runtime_type", "type", "oci")
-		set("options.BinaryName", "path", file)
-		if root := text(options["Root"]); root != "" {
-			set("options.Root", "root", root)
-		}
-	}
-	t.handlers++
-	driver := "cgroupfs"
-	if on, _ := options["SystemdCgroup"].(bool); on {
-		driver = "systemd"
-	}
-	if t.drivers == nil {
-		t.drivers = map[string]string{}
-	}
-	t.drivers[name] = driver
-	var annotations []string
-	for _, key := range []string{"pod_annotations", "container_annotations"} {
-		for _, a := range texts(settings[key]) {
-			if !slices.Contains(annotations, a) {
-				annotations = append(annotations, a)
-			}
-		}
-	}
-	if len(annotations) > 0 {
-		set("pod_annotations", "annotations", annotations)
-	}
-	for _, key := range keys(settings) {
-		value := settings[key]
-		switch key {
-		case "runtime_type", "options", "pod_annotations", "container_annotations":
-		case "privileged_without_host_devices", "privileged_without_host_devices_all_devices_allowed", "cgroup_writable":
-			if on, _ := value.(bool); on {
-				set(key, key, true)
-			}
-		case "snapshotter":
-			switch name := text(value); name {
-			case "", "overlayfs":
-			default:
-				t.left(from+"."+key, "%s: Berth has one snapshotter for all handlers: snapshotter.name", name)
-			}
-		case "runtime_path":
-			if kind := text(settings["runtime_type"]); kind != "" && kind != runcShim && kind != runscShim {
-				continue // shim has set it
-			}
-			if !empty(value) {
-				t.note(from+"."+key, Needless, "the path of a shim, and Berth has none")
-			}
-		default:
-			if !empty(value) {
-				t.look(from+"."+key, key)
-			}
-		}
-	}
-	if kind := text(settings["runtime_type"]); kind == "" || kind == runcShim {
-		t.shimOptions(from+".options.", options)
-	}
-}
-
 // The shims of containerd and of gVisor: handlers of theirs need none in Berth.
 const (
 	runcShim  = "io.containerd.runc.v2"
 	runscShim = "io.containerd.runsc.v1"
 )
-
-// shim translates a handler of another shim. It is false where that is not installed.
-func (p *Plan) shim(from string, r config.Runtime, options map[string]any, set func(key, twin string, value any)) bool {
-	if r.Path == "" && config.ShimBinary(r.RuntimeType) == "" {
-		p.left(from+".runtime_type", "%q is no name of a shim", r.RuntimeType)
-		return false
-	}
-	if missing := r.ShimMissing(); missing != "" {
-		p.left(from+".runtime_type", "the handler is left out: %s", missing)
-		return false
-	}
-	set("runtime_type", "type", config.RuntimeShim)
-	if r.RuntimeType != "" {
-		set("runtime_type", "runtime_type", r.RuntimeType)
-	}
-	if r.Path != "" {
-		set("runtime_path", "path", r.Path)
-	}
-	for _, key := range keys(options) {
-		if !empty(options[key]) {
-			set("options."+key, "options\x00"+key, options[key])
-		}
-	}
-	return true
-}
-
-// runsc translates a handler of gVisor's shim. It is false where there is no runsc. The shim reads a file of its own,
-// which names runsc's binary, its root and its flags.
-func (t *containerdConfig) runsc(from string, options map[string]any, set func(key, twin string, value any)) bool {
-	var shim struct {
-		BinaryName string         `toml:"binary_name"`
-		Root       string         `toml:"root"`
-		Flags      map[string]any `toml:"runsc_config"`
-	}
-	path := text(options["ConfigPath"])
-	if path != "" {
-		data, err := os.ReadFile(path)
-		if err == nil {
-			err = toml.Unmarshal(data, &shim)
-		}
-		if err != nil {
-			t.left(from+".options.ConfigPath", "its runsc_config is not translated: %v", err)
-		}
-	}
-	file, err := exec.LookPath(cmp.Or(shim.BinaryName, "runsc"))
-	if err == nil {
-		file, err = filepath.Abs(file)
-	}
-	if err != nil {
-		t.left(from+".runtime_type", "the handler is left out: %v", err)
-		return false
-	}
-	set("runtime_type", "type", "oci")
-	set("runtime_type", "path", file)
-	set("runtime_type", "sandbox_container", true)
-	if shim.Root != "" {
-		set("options.ConfigPath", "root", shim.Root)
-	}
-	var flags []string
-	for _, name := range keys(shim.Flags) {
-		switch name {
-		case "root", "log", "log-format", "systemd-cgroup":
-			t.note(from+".options.ConfigPath", Needless, name+" of runsc_config is set by berthd")
-		default:
-			flags = append(flags, fmt.Sprintf("--%s=%v", name, shim.Flags[name]))
-		}
-	}
-	if len(flags) > 0 {
-		set("options.ConfigPath", "flags", flags)
-	}
-	return true
-}
-
-// shimOptions says what becomes of the other options of containerd's shim for runc.
-func (t *containerdConfig) shimOptions(from string, options map[string]any) {
-	for _, key := range keys(options) {
-		switch key {
-		case "BinaryName", "Root", "SystemdCgroup":
-		case "TypeUrl", "ConfigPath", "ShimCgroup", "IoUid", "IoGid", "NoNewKeyring", "CriuPath", "CriuImagePath",
-			"CriuWorkPath", "NoPivotRoot":
-			if !empty(options[key]) {
-				t.left(from+key, "an option of containerd's shim, and Berth has none")
-			}
-		default:
-			if !empty(options[key]) {
-				t.left(from+key, "Berth does not know this option")
-			}
-		}
-	}
-}
 
 // decide translates what hangs on several keys.
 func (t *containerdConfig) decide() error {
