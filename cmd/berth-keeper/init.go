@@ -9,7 +9,7 @@ import (
 
 	"berth/internal/keeper/filter"
 	_ "berth/internal/keeper/podinit" // the pod's init, before Go's runtime starts
-	_ "berth/internal/keeper/proxy"   // stands for a container of a sandbox, likewise
+	_ "berth/internal/keeper/proxy"   // the process that stands for a container of a sandbox, before Go's runtime starts
 	engine "berth/internal/keeper/runtime/libcontainer"
 	_ "berth/internal/keeper/sigdefault" // signals that whoever started the keeper ignores
 	_ "berth/internal/keeper/timerslack" // how late the sleeps of threads end

@@ -18,13 +18,14 @@ import (
 	"berth/internal/pod"
 )
 
-// signals are those that do not end berthd. Each is heeded once more however often it came meanwhile.
+// signals are those that do not end berthd. A signal that comes several times while berthd acts on it makes berthd act
+// once more.
 type signals struct {
 	reload <-chan os.Signal // SIGHUP
 	dump   <-chan os.Signal // SIGUSR1
 }
 
-// catchSignals keeps signals until there is somebody to heed them: by default they end a process.
+// catchSignals keeps these signals until berthd is ready to act on them. By default they would end the process.
 func catchSignals() *signals {
 	catch := func(s os.Signal) <-chan os.Signal {
 		c := make(chan os.Signal, 1)

@@ -33,7 +33,7 @@ const sysfs = "/sys/dev/block"
 var loading sync.Mutex
 
 // Load reads a file of classes. An empty path is no file, and no classes. An error names the file. A pattern that fits
-// no device, and a weight that the device's scheduler does not heed, are warnings in the log.
+// no device, and a weight that the device's scheduler does not support, are warnings in the log.
 func Load(path string, log *slog.Logger) (*Classes, error) {
 	if path == "" {
 		return nil, nil

@@ -37,8 +37,8 @@ func (h *Hierarchies) Create(cgroup string) error {
 	return nil
 }
 
-// Renew makes an empty cgroup, in the hierarchies that have its parent, and anew where there is one. It gives
-// it no limits and no processor: nothing is to run in it.
+// Renew makes an empty cgroup in the hierarchies that have its parent. If there is such a cgroup already, Renew removes
+// it first. The cgroup gets no limits and no processors: nothing is to run in it.
 func (h *Hierarchies) Renew(cgroup string) error {
 	if err := h.Rmdir(cgroup); err != nil {
 		return err

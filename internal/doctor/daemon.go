@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Daemon is what the daemon that runs says of itself.
+// Daemon describes the running daemon, as it tells it over its socket.
 type Daemon struct {
 	Version       string
 	KeeperVersion string // empty: the keeper does not answer
@@ -30,8 +30,8 @@ type Daemon struct {
 	CRIU         string       // the program of its configuration; empty: the one in PATH
 }
 
-// Command is the daemon's program, that which runs also where its file was replaced, with other words and the flags
-// that it was started with.
+// Command runs the daemon's program with other arguments, and with the flags that the daemon was started with. It is
+// the program that runs, even if its file was replaced since.
 func (d *Daemon) Command(ctx context.Context, words ...string) (*exec.Cmd, error) {
 	return d.command(ctx, "/proc", words...)
 }

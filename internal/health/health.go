@@ -13,20 +13,20 @@ import (
 	"berth/internal/liblog"
 )
 
-// Check is something that a daemon which is well does in a short time.
+// Check is an operation that a healthy daemon completes within a short time.
 type Check struct {
 	Name string
-	// Run does it. A disk that does not answer may keep it from heeding the context.
+	// Run may continue after the end of the context, while a disk does not answer.
 	Run func(context.Context) error
 }
 
-// Result is what came of a check.
+// Result is the result of a check.
 type Result struct {
 	Check string
 	Err   error // nil: it passed
 }
 
-// Checker runs checks, each of them once at a time: one that hangs costs one goroutine, however often it is asked for.
+// Checker runs checks, each of them once at a time: a check that hangs has one goroutine, however often it is wanted.
 type Checker struct{ checks []*single }
 
 // New makes a Checker.
@@ -38,9 +38,9 @@ func New(checks ...Check) *Checker {
 	return c
 }
 
-// Run runs all checks at once, and waits for each of them until limit has passed. Where an earlier run still hangs it
-// is waited for first, so that a check has passed only when it was done anew. The results are in the order of the
-// checks.
+// Run runs all checks at once, and waits for each of them until limit has passed. If an earlier run of a check still
+// hangs, Run waits for that one first and then runs the check again, so that a result is never an old one. The results
+// are in the order of the checks.
 func (c *Checker) Run(ctx context.Context, limit time.Duration) []Result {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -53,11 +53,11 @@ func (c *Checker) Run(ctx context.Context, limit time.Duration) []Result {
 	return results
 }
 
-// single is a check of which one run is under way at most.
+// single is a check of which at most one run is under way.
 type single struct {
 	Check
-	mu    sync.Mutex
-	under *run // nil: none is under way
+	mu      sync.Mutex
+	current *run // the run that is under way; nil: none is
 }
 
 type run struct {
@@ -69,10 +69,10 @@ type run struct {
 func (s *single) run(ctx context.Context, limit time.Duration) error {
 	for {
 		s.mu.Lock()
-		r, mine := s.under, false
+		r, mine := s.current, false
 		if r == nil {
 			r, mine = &run{begun: time.Now(), done: make(chan struct{})}, true
-			s.under = r
+			s.current = r
 			go s.do(ctx, r)
 		}
 		s.mu.Unlock()
@@ -91,12 +91,12 @@ func (s *single) run(ctx context.Context, limit time.Duration) error {
 func (s *single) do(ctx context.Context, r *run) {
 	r.err = s.Run(ctx)
 	s.mu.Lock()
-	s.under = nil
+	s.current = nil
 	s.mu.Unlock()
 	close(r.done)
 }
 
-// Failed are the results of checks that did not pass.
+// Failed returns the results of checks that did not pass.
 func Failed(results []Result) []Result {
 	return slices.DeleteFunc(slices.Clone(results), func(r Result) bool { return r.Err == nil })
 }
@@ -125,13 +125,13 @@ func (c *Checker) Watch(ctx context.Context, period time.Duration, alive func(),
 			}
 			if names != was {
 				for _, r := range failed {
-					const event = "a check of berthd by itself fails: systemd hears nothing of it, and restarts it if that lasts"
+					const event = "a health check of berthd fails: systemd's watchdog ends berthd if that lasts"
 					log.Error(event, "check", r.Check, "error", r.Err)
 				}
 			}
 		default:
 			if !since.IsZero() {
-				log.Info("the checks of berthd by itself pass again", "took_ms", liblog.Milliseconds(time.Since(since)))
+				log.Info("the health checks of berthd pass again", "took_ms", liblog.Milliseconds(time.Since(since)))
 				since = time.Time{}
 			}
 			alive()

@@ -16,17 +16,17 @@ import (
 	"berth/internal/config"
 )
 
-// Fate is what has become of a key.
+// Fate says whether a key of the other runtime could be translated.
 type Fate string
 
 // Fates.
 const (
 	Translated Fate = "translated"
-	Needless   Fate = "needless" // nothing is lost with it
-	Left       Fate = "left"     // somebody has to look at it
+	Needless   Fate = "needless" // Berth needs no such key
+	Left       Fate = "left"     // a person has to decide
 )
 
-// Note says what has become of a key, or of a file.
+// Note is the fate of a key, or of a file.
 type Note struct {
 	Key  string `json:"key"` // with its tables, as the other runtime has it; or a path
 	Fate Fate   `json:"fate"`

@@ -59,7 +59,7 @@ func (o observer) RecordPluginLatency(plugin, operation string, took time.Durati
 	o.cfg.Metrics.NRI(plugin, operation, took)
 }
 
-// RecordPluginAdjustments says that evictions are not heeded: the library does not hand them on.
+// RecordPluginAdjustments warns that evictions have no effect: the library does not pass them to the runtime.
 func (o observer) RecordPluginAdjustments(plugin, _ string, _ *adaptation.ContainerAdjustment, _, evictions int) {
 	if evictions > 0 {
 		o.log.Warn("an NRI plugin wants containers to be evicted, which NRI's library does not hand on", "plugin", plugin)

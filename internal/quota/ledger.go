@@ -69,8 +69,8 @@ func (e *HeldError) Error() string {
 // Unwrap gives the error its code.
 func (e *HeldError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Ledger gives out project IDs. Its methods may be called concurrently. No ID is given twice while a record,
-// a file or a limit of the kernel's bears it; what others use on the file system is left alone.
+// Ledger gives out project IDs. Its methods may be called concurrently. It gives no ID out again while a record, a file
+// or a limit of the kernel still has the ID. It uses no ID that other programs use on the file system.
 type Ledger struct {
 	records state.Records
 	log     *slog.Logger
@@ -103,7 +103,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 		log.Warn("the newest version of a record is spoilt, and its second file was read", "project", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
-		// What bears the ID goes with its container; the kernel's count keeps it from being given before.
+		// Files with the ID go with their container. Until then the kernel counts blocks for the ID, and it is not given out.
 		log.Warn("forget a disk quota whose record cannot be read", "project", b.ID, "error", b.Err)
 		delete(loaded, b.ID)
 		if err := os.RemoveAll(l.records.Path(b.ID)); err != nil {
@@ -319,8 +319,8 @@ func (l *Ledger) Held(holder string) []*Grant {
 	return list
 }
 
-// Release takes back all that a holder has. What still bears the ID is cleared in the background, a crash
-// notwithstanding.
+// Release takes back all IDs of a holder. Files that still have one of them are cleared in the background, after a
+// crash by the next berthd.
 func (l *Ledger) Release(holder string) {
 	l.takeBack(holder, func(string) bool { return true })
 }
@@ -370,7 +370,7 @@ func (l *Ledger) startClearing(id uint32) {
 	dirs := slices.Clone(l.grants[id].Clearing)
 	l.work.Go(func() {
 		for _, dir := range dirs {
-			// What went with its container is gone; what bears another ID by now is somebody else's.
+			// The directory may be gone with its container, or have another holder's ID by now.
 			if has, err := Project(dir); err != nil || has != id {
 				continue
 			}

@@ -51,8 +51,8 @@ func Project(dir string) (uint32, error) {
 	return a.project, nil
 }
 
-// mark gives a directory and all that is in it an ID, and makes directories hand it on; ID 0 takes it away. With only,
-// what bears another ID than that one stays as it is.
+// mark gives a directory and all that is in it an ID, which new files in the directories inherit; ID 0 takes it away.
+// With only, files that have another ID than that one keep it.
 //
 // Directories come before what they hold, so that nothing slips by that is made meanwhile. Devices, pipes, sockets
 // and links have nothing to count and stay as they are: the kernel lets nobody mark them (before Linux 6.17).

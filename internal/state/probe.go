@@ -18,13 +18,13 @@ type Probe struct {
 	err   error         // of the last write
 }
 
-// probeAgain is after how long a write that succeeded says nothing any more. Each write makes the disk work.
+// probeAgain is how long a write that has succeeded counts. Each write makes the disk work.
 const probeAgain = 30 * time.Second
 
 // NewProbe makes a Probe for the file system of a directory, below which it keeps its record.
 func NewProbe(dir string) *Probe { return &Probe{records: Records{Dir: dir, File: "check.json"}} }
 
-// Write writes a record, and returns what came of it. If the disk does not answer, it returns when ctx ends; a later
+// Write writes a record, and returns the error of that. If the disk does not answer, it returns when ctx ends; a later
 // call waits for the same write then.
 func (p *Probe) Write(ctx context.Context) error {
 	p.mu.Lock()

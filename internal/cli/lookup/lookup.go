@@ -13,7 +13,7 @@ import (
 	"berth/internal/manifest"
 )
 
-// NotFoundError is a name that nothing bears.
+// NotFoundError is the error for a name that no object has.
 type NotFoundError struct {
 	Kind, Name, Try string
 	Near            []string // names that may have been meant

@@ -45,8 +45,8 @@ type Store struct {
 
 func (s *Store) pods() string { return filepath.Join(s.Root, "pods") }
 
-// lock keeps a sweep from a directory whose pod is not there yet: makers share the lock, a sweep has it alone.
-// The kernel lets go of it when the command ends, however it does.
+// lock keeps a sweep from removing a directory whose pod is not there yet: commands that make pods share the lock, and
+// a sweep has it alone. The kernel releases it when the command ends, however it ends.
 func (s *Store) lock(how int) (*os.File, error) {
 	// Volumes hold whatever containers write, setuid programs included: nobody else may reach them but through a mount. An
 	// earlier version let others pass.

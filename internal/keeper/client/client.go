@@ -69,7 +69,7 @@ type connection struct {
 	keeper   *api.InfoResponse // the keeper at the other end, as it was when the connection was made
 }
 
-// require is an error where the keeper is too old to heed what a request asks for.
+// require returns an error if the keeper is too old to support what a request asks for.
 func (c *connection) require(feature, what string) error {
 	if slices.Contains(c.keeper.GetFeatures(), feature) {
 		return nil
@@ -333,7 +333,7 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 	there, err := c.escrow.lend(k.id, func(roles []protocol.Role, fds []int) error {
 		return conn.fds.Send(&protocol.Packet{Kind: protocol.Files, Token: token, Roles: roles, FDs: fds})
 	})
-	if err != nil || !there { // the keeper has let go of it by itself
+	if err != nil || !there { // the keeper has dropped it by itself
 		return err
 	}
 	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Record: k.record, Token: token})

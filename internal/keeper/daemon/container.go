@@ -177,8 +177,8 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 	return true
 }
 
-// settle is change for what nobody may be told before it is on disk: the next keeper could not tell it again. Two calls
-// of fn do the same as one.
+// settle is change for facts that must be on disk before anybody learns of them, since the next keeper could not find
+// them out again. It calls fn twice, so fn must be idempotent.
 func (c *container) settle(fn func(r *record.Container)) {
 	c.saving.Lock()
 	c.mu.Lock()

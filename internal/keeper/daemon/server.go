@@ -95,7 +95,7 @@ const (
 	filterDir  = "filters"
 )
 
-// lockWait is how long a keeper that is being killed may take to let go of the lock.
+// lockWait is how long a keeper that is being killed may take to release the lock.
 const lockWait = 2 * time.Second
 
 // New makes a keeper of the directory: a new one, one that takes over from a keeper that was killed, or, after an

@@ -66,7 +66,7 @@ func (l *Limits) Fit(p *specs.Process) {
 	l.rlimits(p)
 }
 
-// FitExec changes a process of a running container likewise. One without limits has the container's.
+// FitExec does the same to the process of an exec. A process without limits of its own has the container's.
 func (l *Limits) FitExec(p *specs.Process) {
 	if len(p.Rlimits) > 0 {
 		l.lockedMemory(p)

@@ -76,11 +76,11 @@ type Status struct {
 
 // Features of a keeper, which an older one does not have.
 const (
-	FeatureSetup       = "setup"        // it heeds RunRequest.Setup
+	FeatureSetup       = "setup"        // it supports RunRequest.Setup
 	FeaturePrepare     = "prepare"      // it has the call Prepare
-	FeatureAttachFirst = "attach-first" // it heeds RunRequest.Attach
-	FeatureLogLimits   = "log-limits"   // it heeds RunRequest.LogLimits
+	FeatureAttachFirst = "attach-first" // it supports RunRequest.Attach
+	FeatureLogLimits   = "log-limits"   // it supports RunRequest.LogLimits
 	FeatureFreeze      = "freeze"       // it has the call Freeze
-	FeatureSandbox     = "sandbox"      // it heeds RunRequest.Sandbox
-	FeatureShim        = "shim"         // it heeds RunRequest.Shim
+	FeatureSandbox     = "sandbox"      // it supports RunRequest.Sandbox
+	FeatureShim        = "shim"         // it supports RunRequest.Shim
 )

@@ -153,7 +153,7 @@ func ShimSetup(path string) protocol.Setup {
 	return protocol.Setup{Engine: protocol.EngineShim, Reason: reason, ExecEngine: protocol.EngineShim, ExecReason: reason}
 }
 
-// Exec is a further process of a container, likewise.
+// Exec is the record of an exec: a further process of a container.
 type Exec struct {
 	ContainerID string `json:"containerID"`
 	ExecID      string `json:"execID"`

@@ -59,7 +59,7 @@ type Container struct {
 	Message    string            `json:"message,omitempty"`
 	PID        int               `json:"pid,omitempty"`
 	Setup      keeper.Setup      `json:"setup,omitzero"`    // the engine that has set it up; zero: it has not been started
-	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
+	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that had no effect, and why
 	Paused     bool              `json:"paused,omitempty"`  // written before the container is frozen
 	Timings    []steps.Timing    `json:"timings,omitempty"`
 

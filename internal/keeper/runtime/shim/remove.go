@@ -27,7 +27,7 @@ const (
 	deleteLimit = 5 * time.Second
 	// shutdownLimit is how long a shim may take to end by itself.
 	shutdownLimit = 3 * time.Second
-	// lateLimit is how long a call of a killed keeper may take to be heeded.
+	// lateLimit is how long a call that a killed keeper has made may take to have an effect.
 	lateLimit = time.Second
 )
 
