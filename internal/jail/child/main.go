@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -42,8 +43,8 @@ func (t *Task) Decode(v any) error { return wire.Decode(t.Request, v) }
 
 // Main does the work of the role that the arguments name, and ends the process.
 func Main(roles Roles) {
-	if len(os.Args) == 1 {
-		fmt.Fprintf(os.Stderr, "%s: berthd starts it to unpack images and archives; it does nothing by itself\n",
+	if len(os.Args) == 1 || strings.HasPrefix(os.Args[1], "-") { // a person, who would be told of another version
+		fmt.Fprintf(os.Stderr, "%s: berthd runs this program to parse images and archives; it has no commands and no flags\n",
 			wire.Program)
 		os.Exit(2)
 	}
