@@ -52,8 +52,9 @@ func (d *Daemon) command(ctx context.Context, proc string, words ...string) (*ex
 	return exec.CommandContext(ctx, filepath.Join(process, "exe"), append(words, args[1:]...)...), nil
 }
 
-// in sets what is looked at to what the daemon has.
-func (d *Daemon) in(cfg Config) Config {
+// overlay returns a configuration with the directories and the network of the daemon, but for those that flags have
+// given.
+func (d *Daemon) overlay(cfg Config) Config {
 	for _, one := range []struct {
 		to    *string
 		from  string

@@ -27,13 +27,13 @@ func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
 }
 
 func TestTheDaemonsDirectoriesAreLookedAt(t *testing.T) {
-	cfg := (&Daemon{Root: "/data", State: "/state"}).in(Config{Root: "/r", State: "/s", CNI: CNI{CNIConfDir: "/c"}})
+	cfg := (&Daemon{Root: "/data", State: "/state"}).overlay(Config{Root: "/r", State: "/s", CNI: CNI{CNIConfDir: "/c"}})
 	if cfg.Root != "/data" || cfg.State != "/state" || cfg.CNIConfDir != "/c" {
 		t.Errorf("%+v", cfg)
 	}
 	// Those of a flag are looked at, and the daemon's are told all the same.
 	d := &Daemon{Version: "1", KeeperVersion: "1", Root: "/data", State: "/state"}
-	cfg = d.in(Config{Root: "/r", State: "/s", Daemon: d, Given: Given{Root: true}})
+	cfg = d.overlay(Config{Root: "/r", State: "/s", Daemon: d, Given: Given{Root: true}})
 	if cfg.Root != "/r" || cfg.State != "/state" {
 		t.Errorf("%+v", cfg)
 	}

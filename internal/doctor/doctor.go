@@ -56,7 +56,7 @@ func bad(detail, advice string) Finding  { return Finding{Level: Bad, Detail: de
 // Examine runs all checks, in the order of what depends on what.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	if cfg.Daemon != nil {
-		cfg = cfg.Daemon.in(cfg)
+		cfg = cfg.Daemon.overlay(cfg)
 	}
 	var findings []Finding
 	for _, check := range []struct {

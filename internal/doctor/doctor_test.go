@@ -140,7 +140,7 @@ func TestCNIIsJudgedAsTheDaemonIsConfigured(t *testing.T) {
 		"none is there":    {CNI{CNIConfDir: empty, RequireCNI: true}, Poor, "require_cni"},
 		"none, by network": {CNI{CNIConfDir: empty, CNINetwork: "c"}, Bad, `cni_network is "c"`},
 	} {
-		cfg := (&Daemon{CNI: c.cni}).in(Config{CNI: CNI{CNIConfDir: "/other"}})
+		cfg := (&Daemon{CNI: c.cni}).overlay(Config{CNI: CNI{CNIConfDir: "/other"}})
 		if f := checkNetwork(t.Context(), cfg); f.Level != c.level || !strings.Contains(f.Detail, c.detail) ||
 			(f.Advice == "") != (c.level == Good) {
 			t.Errorf("%s: %+v", name, f)

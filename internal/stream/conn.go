@@ -57,7 +57,7 @@ type watchedConn struct {
 	closed   bool          // nobody but linger reads any more
 	patience time.Duration // with a client that takes nothing of what is left
 	counted  bool          // among the sessions
-	spared   func() bool   // ends the wait for the sessions' cut
+	stopCut  func() bool   // ends the wait for the sessions' cut
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
@@ -115,8 +115,8 @@ func (c *watchedConn) takenOver() {
 		return
 	}
 	if c.counted = c.open.join(); c.counted {
-		c.spared = context.AfterFunc(c.open.cut, func() {
-			c.be(goodbye)
+		c.stopCut = context.AfterFunc(c.open.cut, func() {
+			c.setPatience(goodbye)
 			c.Close()
 		})
 		before := c.reads.Load()
@@ -131,7 +131,7 @@ func (c *watchedConn) lookForHangUp(before int64) {
 		return
 	}
 	now := c.reads.Load()
-	if now == before && c.reading.TryLock() { // whoever reads learns it from the read
+	if now == before && c.reading.TryLock() { // a goroutine that reads learns it from the read
 		gone := hungUp(c.Conn)
 		c.reading.Unlock()
 		if gone {
@@ -172,12 +172,12 @@ func (c *watchedConn) Close() (err error) {
 func (c *watchedConn) close() error {
 	c.mu.Lock()
 	c.closed = true
-	patience, spared := c.patience, c.spared
-	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // whoever reads now gives up
+	patience, stopCut := c.patience, c.stopCut
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // a read that is under way ends
 	counted := c.counted || c.open.join()
 	c.mu.Unlock()
-	if spared != nil {
-		spared()
+	if stopCut != nil {
+		stopCut()
 	}
 	tcp, ok := c.Conn.(tcpConn)
 	if !ok || !counted || tcp.CloseWrite() != nil {
@@ -211,11 +211,11 @@ func (c *watchedConn) authenticated() {
 	}
 }
 
-// be says how long a client may take nothing of what is left for it once the connection is closed.
-func (c *watchedConn) be(patient time.Duration) {
+// setPatience sets how long a client may read nothing of what is left for it, once the connection is closed.
+func (c *watchedConn) setPatience(patience time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.patience = patient
+	c.patience = patience
 }
 
 // sessions counts what the server's end waits for: handlers, connections that they have taken over, and connections
@@ -348,7 +348,7 @@ func connOf(ctx context.Context) *watchedConn {
 // cutOff closes the connection that a context belongs to.
 func cutOff(ctx context.Context) {
 	if w := connOf(ctx); w != nil {
-		w.be(goodbye)
+		w.setPatience(goodbye)
 		w.Close()
 	}
 }

@@ -224,7 +224,7 @@ func serve[R request](s *Server, handle func(context.Context, http.ResponseWrite
 		defer leave()
 		if conn := connOf(req.Context()); conn != nil {
 			conn.authenticated()
-			conn.be(s.cfg.IdleTimeout)
+			conn.setPatience(s.cfg.IdleTimeout)
 		}
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
