@@ -19,12 +19,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/pelletier/go-toml/v2"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/findings"
+	"berth/internal/config"
 	"berth/internal/doctor"
 )
 
@@ -49,7 +52,15 @@ func Write(ctx context.Context, version, socket string, out io.Writer) (missing 
 	if daemon != nil {
 		state = daemon.State
 	}
-	debug := filepath.Join(state, "debug.sock")
+	configuration := sync.OnceValues(func() ([]byte, error) { return dumpConfiguration(ctx, daemon) })
+	debug := func(ctx context.Context, page string) ([]byte, error) {
+		dump, _ := configuration() // if there is none, the socket is looked for where it is by default
+		socket, err := debugSocket(dump, state)
+		if err != nil {
+			return nil, err
+		}
+		return ask(ctx, socket, page)
+	}
 	for _, part := range []struct {
 		name string
 		make func(context.Context) ([]byte, error)
@@ -65,19 +76,15 @@ func Write(ctx context.Context, version, socket string, out io.Writer) (missing 
 			}
 			return indented(found)
 		}},
-		{"configuration.toml", func(ctx context.Context) ([]byte, error) {
-			dump, err := daemon.Command(ctx, "config", "dump")
-			if err != nil {
-				return nil, err
-			}
-			text, err := dump.Output()
-			return withoutSecrets(text), err
+		{"configuration.toml", func(context.Context) ([]byte, error) {
+			dump, err := configuration()
+			return withoutSecrets(dump), err
 		}},
 		{"pods.json", func(ctx context.Context) ([]byte, error) { return podStates(ctx, socket) }},
 		{"containers.json", func(ctx context.Context) ([]byte, error) { return containerStates(ctx, socket) }},
-		{"health.txt", func(ctx context.Context) ([]byte, error) { return ask(ctx, debug, "/healthz") }},
-		{"state.json", func(ctx context.Context) ([]byte, error) { return ask(ctx, debug, "/state") }},
-		{"goroutines.txt", func(ctx context.Context) ([]byte, error) { return ask(ctx, debug, "/debug/goroutines") }},
+		{"health.txt", func(ctx context.Context) ([]byte, error) { return debug(ctx, "/healthz") }},
+		{"state.json", func(ctx context.Context) ([]byte, error) { return debug(ctx, "/state") }},
+		{"goroutines.txt", func(ctx context.Context) ([]byte, error) { return debug(ctx, "/debug/goroutines") }},
 		{"journal.txt", journal},
 		{"keeper.log", func(context.Context) ([]byte, error) { return tail(filepath.Join(state, "keeper", "keeper.log")) }},
 		{"kernel.txt", func(context.Context) ([]byte, error) { return kernelFacts(), nil }},
@@ -102,6 +109,32 @@ func Write(ctx context.Context, version, socket string, out io.Writer) (missing 
 		}
 	}
 	return missing, errors.Join(archive.Close(), packed.Close())
+}
+
+// dumpConfiguration has the daemon's own program print the configuration that it was started with.
+func dumpConfiguration(ctx context.Context, daemon *doctor.Daemon) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, partWait)
+	defer cancel()
+	dump, err := daemon.Command(ctx, "config", "dump")
+	if err != nil {
+		return nil, err
+	}
+	return dump.Output()
+}
+
+// debugSocket is the path of the daemon's debug socket, as its configuration has it. state is the directory of that
+// key.
+func debugSocket(dump []byte, state string) (string, error) {
+	cfg := config.Config{State: state}
+	var written struct{ Debug config.Debug }
+	if err := toml.Unmarshal(dump, &written); err != nil {
+		return "", fmt.Errorf("the daemon's configuration: %w", err)
+	}
+	cfg.Debug = written.Debug
+	if address := cfg.DebugAddress(); address != "" {
+		return address, nil
+	}
+	return "", fmt.Errorf("debug.address is %q, so berthd has no debug socket", config.NoDebug)
 }
 
 func pack(archive *tar.Writer, name string, data []byte) error {
