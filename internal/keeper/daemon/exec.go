@@ -198,6 +198,8 @@ func (p *process) fail(err error) {
 	close(p.done)
 }
 
+// start has the container's engine start an exec, and then watches its process. p.started is closed when the start has
+// succeeded or failed.
 func (p *process) start(spec *specs.Process, files map[protocol.Role]int, session string, timeout time.Duration) {
 	c := p.c
 	end := c.s.orphans.Begin()
@@ -234,24 +236,8 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	putOff, killed := p.putOff, p.killed
 	c.mu.Unlock()
 	if err != nil {
-		p.unregister()
-		if p.timer != nil {
-			p.timer.Stop()
-		}
-		if l.SubDir != "" {
-			_ = cgroupdir.Kill(l.SubDir)
-			cgroupdir.Remove(l.SubDir)
-		}
-		c.mu.Lock()
-		late := p.record.TimedOut && !spec.Terminal
-		if late {
-			p.record.Exited, p.record.ExitCode = true, 128+int(unix.SIGKILL)
-			p.endedAt = time.Now()
-		}
-		c.mu.Unlock()
-		if late { // its time was over before it could begin
-			close(p.started)
-			close(p.done)
+		p.undoStart(l.SubDir)
+		if p.timedOutBeforeStart(spec.Terminal) {
 			return
 		}
 		select {
@@ -278,6 +264,35 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 		p.kill(false)
 	}
 	close(p.started)
+}
+
+// undoStart removes what there is of an exec whose start has failed. subDir is its cgroup; empty: it has none.
+func (p *process) undoStart(subDir string) {
+	p.unregister()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	if subDir != "" {
+		_ = cgroupdir.Kill(subDir)
+		cgroupdir.Remove(subDir)
+	}
+}
+
+// timedOutBeforeStart ends an exec whose time limit was reached before its program could begin, as one that was killed.
+// It is false for an exec whose start has failed for another reason.
+func (p *process) timedOutBeforeStart(terminal bool) bool {
+	p.c.mu.Lock()
+	late := p.record.TimedOut && !terminal
+	if late {
+		p.record.Exited, p.record.ExitCode = true, 128+int(unix.SIGKILL)
+		p.endedAt = time.Now()
+	}
+	p.c.mu.Unlock()
+	if late {
+		close(p.started)
+		close(p.done)
+	}
+	return late
 }
 
 // putOffExecs ends the starts of execs that hold up an upgrade and whose programs certainly have not begun: those of

@@ -70,56 +70,14 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	if err := json.Unmarshal(req.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument)
 	}
-	switch {
-	case spec.Process == nil || spec.Root == nil || spec.Linux == nil:
-		return nil, fmt.Errorf("spec of container %s lacks process, root or linux: %w", req.Id, errdefs.ErrInvalidArgument)
-	case !filepath.IsAbs(spec.Root.Path):
-		return nil, fmt.Errorf("root %q of container %s is not absolute: %w", spec.Root.Path,
-			req.Id, errdefs.ErrInvalidArgument)
-	case req.LogPath != "" && !filepath.IsAbs(req.LogPath):
-		return nil, fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath,
-			req.Id, errdefs.ErrInvalidArgument)
-	case req.RuntimePath != "" && !filepath.IsAbs(req.RuntimePath):
-		return nil, fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id,
-			errdefs.ErrInvalidArgument)
-	case req.Restore != "" && !filepath.IsAbs(req.Restore):
-		return nil, fmt.Errorf("images %q of container %s are not at an absolute path: %w", req.Restore,
-			req.Id, errdefs.ErrInvalidArgument)
-	case req.Restore != "" && req.RuntimePath != "":
-		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
-			req.RuntimePath, errdefs.ErrNotImplemented)
+	if err := checkRun(req, &spec); err != nil {
+		return nil, err
 	}
 	shim, err := s.checkSandbox(req)
 	if err != nil {
 		return nil, err
 	}
-	limits := logLimits(req.LogLimits)
-	if err := limits.Check(); err != nil {
-		return nil, fmt.Errorf("container %s: %w", req.Id, err)
-	}
-	choice := protocol.SetupChoice(req.Setup)
-	switch {
-	case choice != "" && choice != protocol.SetupStage && choice != protocol.SetupLibcontainer:
-		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, protocol.SetupStage,
-			protocol.SetupLibcontainer, errdefs.ErrInvalidArgument)
-	case choice != "" && req.RuntimePath != "":
-		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath,
-			errdefs.ErrInvalidArgument)
-	}
-	r := record.Container{
-		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath, LogLimits: limits,
-		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup, Sandbox: req.Sandbox,
-		RuntimeFlags: req.RuntimeFlags, Shim: shim,
-		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
-		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
-	}
-	r.SharedPIDs = r.Sandbox != "" && !slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
-		return ns.Type == specs.PIDNamespace
-	})
-	if r.Runtime != "" && r.RuntimeRoot == "" && r.Shim == nil {
-		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
-	}
-	c := s.newContainer(r)
+	c := s.newContainer(s.newRecord(req, &spec, shim))
 	if req.Attach != nil {
 		files, err := s.deliveries.Take(req.Attach.Token)
 		if err != nil {
@@ -155,6 +113,58 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
+}
+
+// checkRun checks the fields of a request that need no other container.
+func checkRun(req *api.RunRequest, spec *specs.Spec) error {
+	switch choice := protocol.SetupChoice(req.Setup); {
+	case spec.Process == nil || spec.Root == nil || spec.Linux == nil:
+		return fmt.Errorf("spec of container %s lacks process, root or linux: %w", req.Id, errdefs.ErrInvalidArgument)
+	case !filepath.IsAbs(spec.Root.Path):
+		return fmt.Errorf("root %q of container %s is not absolute: %w", spec.Root.Path, req.Id, errdefs.ErrInvalidArgument)
+	case req.LogPath != "" && !filepath.IsAbs(req.LogPath):
+		return fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath, req.Id,
+			errdefs.ErrInvalidArgument)
+	case req.RuntimePath != "" && !filepath.IsAbs(req.RuntimePath):
+		return fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id,
+			errdefs.ErrInvalidArgument)
+	case req.Restore != "" && !filepath.IsAbs(req.Restore):
+		return fmt.Errorf("images %q of container %s are not at an absolute path: %w", req.Restore, req.Id,
+			errdefs.ErrInvalidArgument)
+	case req.Restore != "" && req.RuntimePath != "":
+		return fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
+			req.RuntimePath, errdefs.ErrNotImplemented)
+	case choice != "" && choice != protocol.SetupStage && choice != protocol.SetupLibcontainer:
+		return fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, protocol.SetupStage,
+			protocol.SetupLibcontainer, errdefs.ErrInvalidArgument)
+	case choice != "" && req.RuntimePath != "":
+		return fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath,
+			errdefs.ErrInvalidArgument)
+	}
+	limits := logLimits(req.LogLimits)
+	if err := limits.Check(); err != nil {
+		return fmt.Errorf("container %s: %w", req.Id, err)
+	}
+	return nil
+}
+
+// newRecord is the record of a container whose start begins.
+func (s *Server) newRecord(req *api.RunRequest, spec *specs.Spec, shim *record.Shim) record.Container {
+	r := record.Container{
+		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
+		LogLimits: logLimits(req.LogLimits), Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot,
+		Systemd: req.SystemdCgroup, Sandbox: req.Sandbox, RuntimeFlags: req.RuntimeFlags, Shim: shim,
+		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
+		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting,
+		Choice: protocol.SetupChoice(req.Setup),
+	}
+	r.SharedPIDs = r.Sandbox != "" && !slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.PIDNamespace
+	})
+	if r.Runtime != "" && r.RuntimeRoot == "" && r.Shim == nil {
+		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
+	}
+	return r
 }
 
 // checkSandbox checks the sandbox that a container is to be made in. For a container of a shim, it returns what the

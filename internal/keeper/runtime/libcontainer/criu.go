@@ -132,24 +132,29 @@ func (e *Engine) callCRIU(
 		return nil, fmt.Errorf("criu's process gave no result: %w", errors.Join(err, jerr))
 	}
 	if res.Error != "" {
-		if said := criuSaid(call); said != "" {
-			res.Error += ": " + said
-		}
-		if res.Unsupported && !call.Restore {
-			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrNotImplemented)
-		}
-		if res.Precondition || res.Unsupported {
-			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrFailedPrecondition)
-		}
-		for _, dir := range []string{call.Images, call.Work} {
-			if free, full := diskFull(dir); full {
-				return nil, fmt.Errorf("%s; the disk of %s is full (%s): %w", res.Error, dir, free,
-					errdefs.ErrResourceExhausted)
-			}
-		}
-		return nil, errors.New(res.Error)
+		return nil, call.failure(res)
 	}
 	return res, nil
+}
+
+// failure makes an error with a class of a result that has one, with the reasons that CRIU's log gives.
+func (call *criuCall) failure(res *criuResult) error {
+	text := res.Error
+	if said := criuSaid(call); said != "" {
+		text += ": " + said
+	}
+	if res.Unsupported && !call.Restore {
+		return fmt.Errorf("%s: %w", text, errdefs.ErrNotImplemented)
+	}
+	if res.Precondition || res.Unsupported {
+		return fmt.Errorf("%s: %w", text, errdefs.ErrFailedPrecondition)
+	}
+	for _, dir := range []string{call.Images, call.Work} {
+		if free, full := diskFull(dir); full {
+			return fmt.Errorf("%s; the disk of %s is full (%s): %w", text, dir, free, errdefs.ErrResourceExhausted)
+		}
+	}
+	return errors.New(text)
 }
 
 // diskRoom is what a disk has left when it counts as full: what failed to be written was larger than what is left, and
