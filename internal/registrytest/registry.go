@@ -69,7 +69,6 @@ type Option func(*options)
 type options struct {
 	tls      bool
 	names    []string
-	address  string
 	auth     *authentication
 	realm    string
 	redirect func(*http.Request) string
@@ -87,9 +86,6 @@ func WithRealm(realm string) Option { return func(o *options) { o.realm = realm 
 
 // WithRedirects makes the registry answer requests with a redirect to the URL that the function says; empty: none.
 func WithRedirects(to func(*http.Request) string) Option { return func(o *options) { o.redirect = to } }
-
-// WithAddress listens on an address other than 127.0.0.1:0.
-func WithAddress(address string) Option { return func(o *options) { o.address = address } }
 
 // WithBasicAuth refuses requests without this user and password.
 func WithBasicAuth(user, password string) Option {
@@ -118,11 +114,11 @@ func WithRegistryToken(token string) Option {
 
 // New starts a registry on a free port of loopback.
 func New(opts ...Option) (*Registry, error) {
-	o := options{address: "127.0.0.1:0", auth: &authentication{}}
+	o := options{auth: &authentication{}}
 	for _, opt := range opts {
 		opt(&o)
 	}
-	listener, err := net.Listen("tcp", o.address)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}

@@ -34,14 +34,6 @@ func spans(large int, largeUnit string, small int, smallUnit string) string {
 	return fmt.Sprintf("%d%s%d%s", large, largeUnit, small, smallUnit)
 }
 
-// Since is the age of a time in nanoseconds since the epoch, "-" for zero.
-func Since(nanoseconds int64, now time.Time) string {
-	if nanoseconds == 0 {
-		return "-"
-	}
-	return Age(now.Sub(time.Unix(0, nanoseconds)))
-}
-
 // Bytes is a size in binary units, three digits: 812B, 4.5KiB, 33.1MiB.
 func Bytes(n uint64) string {
 	if n < 1024 {

@@ -82,9 +82,6 @@ func NewWith(req proto.Message, enums func(enum protoreflect.Name, value protore
 	return c
 }
 
-// CheckOnly is for requests that hold nothing but plain fields.
-func CheckOnly(req proto.Message) error { return New(req).Err() }
-
 // Message checks one more message, which is part of the request at p, as New does.
 func (c *Check) Message(p Path, m proto.Message) { c.message(p, m.ProtoReflect()) }
 

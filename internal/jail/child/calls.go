@@ -9,11 +9,9 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// SetXattr sets an extended attribute that the child may not set: one that only the host's administrator sets,
-// or one of a file that cannot be opened but as a place (O_PATH).
-func SetXattr(fd int, key string, value []byte) error { return Xattrs.Set(fd, key, value) }
-
-// Xattrs has the jail make all calls on extended attributes. What it lists has those that only the administrator sees.
+// Xattrs has the jail make all calls on extended attributes. So the child can set attributes that only the host's
+// administrator may set, and those of files that can only be opened with O_PATH. What it lists has those that only the
+// administrator sees.
 var Xattrs = XattrsBy(call)
 
 // XattrsBy has all calls on extended attributes made by a function, which answers as the jail does.

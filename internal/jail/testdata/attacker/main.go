@@ -183,7 +183,7 @@ var attacks = map[string]func(*child.Task, *order) error{
 		return nil
 	},
 	"ask": func(t *child.Task, o *order) error {
-		return child.SetXattr(int(t.Dirs[0].Fd()), o.Text, []byte("y"))
+		return child.Xattrs.Set(int(t.Dirs[0].Fd()), o.Text, []byte("y"))
 	},
 	// ask wrongly sends calls that no honest child sends.
 	"ask wrongly": func(t *child.Task, o *order) error {

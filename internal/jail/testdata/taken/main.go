@@ -81,15 +81,15 @@ func main() {
 			if err != nil {
 				return nil, err
 			}
-			return nil, child.SetXattr(fd, "trusted.x", []byte("y"))
+			return nil, child.Xattrs.Set(fd, "trusted.x", []byte("y"))
 		})
 	case "unpack-marks-a-pipe":
 		takeOver(unpack.Role, func(*child.Task) (any, error) {
-			return nil, child.SetXattr(wire.FDAnswer, "trusted.x", []byte("y"))
+			return nil, child.Xattrs.Set(wire.FDAnswer, "trusted.x", []byte("y"))
 		})
 	case "unpack-redirects":
 		takeOver(unpack.Role, func(t *child.Task) (any, error) {
-			return nil, child.SetXattr(int(t.Dirs[0].Fd()), "trusted.overlay.redirect", []byte("/etc"))
+			return nil, child.Xattrs.Set(int(t.Dirs[0].Fd()), "trusted.overlay.redirect", []byte("/etc"))
 		})
 	case "checkpoint-plants":
 		takeOver(checkpoint.UnpackRole, func(t *child.Task) (any, error) {
