@@ -95,13 +95,16 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 	c.log.LogAttrs(ctx, level, callName(method), attrs...)
 }
 
-// containerdPrefix is that of the methods of containerd's API.
-const containerdPrefix = "/containerd.services."
+// containerdPrefix is that of the methods of containerd's API, and berthPrefix of those of Berth's own.
+const (
+	containerdPrefix = "/containerd.services."
+	berthPrefix      = "/berth.v1."
+)
 
-// callName is what the log calls a call: its method's name, which says enough but for containerd's API,
-// where each service has a Get and a List.
+// callName is the name of a call in the log: its method's name. In containerd's API and in Berth's own, several
+// services have a method List, so the service is named too.
 func callName(method string) string {
-	if strings.HasPrefix(method, containerdPrefix) {
+	if strings.HasPrefix(method, containerdPrefix) || strings.HasPrefix(method, berthPrefix) {
 		return strings.TrimPrefix(method, "/")
 	}
 	return path.Base(method)

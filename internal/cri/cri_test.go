@@ -253,6 +253,19 @@ func TestMonitorsThatAskForOthersContainersFillNoLog(t *testing.T) {
 	}
 }
 
+// TestACallIsLoggedByAUniqueName. Seen to fail where calls of Berth's own API had the name of their method alone.
+func TestACallIsLoggedByAUniqueName(t *testing.T) {
+	for method, want := range map[string]string{
+		"/runtime.v1.RuntimeService/RunPodSandbox":     "RunPodSandbox",
+		"/berth.v1.Devices/List":                       "berth.v1.Devices/List",
+		"/containerd.services.tasks.v1.Tasks/ListPids": "containerd.services.tasks.v1.Tasks/ListPids",
+	} {
+		if got := callName(method); got != want {
+			t.Errorf("%s is %s in the log, not %s", method, got, want)
+		}
+	}
+}
+
 // BenchmarkInterceptor is what berthd does around each call, without a log line, on a node without metrics.address and
 // on one with it.
 func BenchmarkInterceptor(b *testing.B) {
