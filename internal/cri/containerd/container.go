@@ -45,7 +45,7 @@ type containerService struct {
 // Get is one container or sandbox, with its specification. The first call has the API follow which processes pods have:
 // a monitor has found a container by its cgroup.
 func (s *containerService) Get(ctx context.Context, req *api.GetContainerRequest) (*api.GetContainerResponse, error) {
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (s *containerService) ListStream(
 func (s *containerService) each(
 	ctx context.Context, req *api.ListContainersRequest, give func(*api.Container) error,
 ) error {
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil || !in {
 		return err
 	}

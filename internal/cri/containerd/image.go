@@ -29,7 +29,7 @@ type imageService struct {
 
 // Get finds an image by one of its names: a tag, a digest of a repository, or the ID.
 func (s *imageService) Get(ctx context.Context, req *api.GetImageRequest) (*api.GetImageResponse, error) {
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s *imageService) Get(ctx context.Context, req *api.GetImageRequest) (*api.
 // List are all images, each under all of its names.
 func (s *imageService) List(ctx context.Context, req *api.ListImagesRequest) (*api.ListImagesResponse, error) {
 	resp := &api.ListImagesResponse{}
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil || !in {
 		return resp, err
 	}
@@ -108,7 +108,7 @@ type contentService struct {
 }
 
 func (s *contentService) document(ctx context.Context, digest string) ([]byte, error) {
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *contentService) Read(req *content.ReadContentRequest, stream content.Co
 
 // List are the manifests and configurations of all images.
 func (s *contentService) List(req *content.ListContentRequest, stream content.Content_ListServer) error {
-	in, err := mine(stream.Context())
+	in, err := inNamespace(stream.Context())
 	if err != nil || !in {
 		return err
 	}

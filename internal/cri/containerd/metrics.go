@@ -21,7 +21,7 @@ import (
 // task that has ended has none, and neither has a sandbox without a cgroup.
 func (s *taskService) Metrics(ctx context.Context, req *api.MetricsRequest) (*api.MetricsResponse, error) {
 	resp := &api.MetricsResponse{}
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil || !in {
 		return resp, err
 	}

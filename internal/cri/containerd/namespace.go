@@ -12,9 +12,9 @@ import (
 // namespace is where all of Berth's containers and images are: the CRI's, in containerd.
 const namespace = "k8s.io"
 
-// mine tells whether a request speaks of the namespace that has anything in it. All other namespaces are empty. A
+// inNamespace tells whether a request is for the namespace that has anything in it. All other namespaces are empty. A
 // request that names no namespace is an error, as in containerd.
-func mine(ctx context.Context) (bool, error) {
+func inNamespace(ctx context.Context) (bool, error) {
 	name, err := namespaces.NamespaceRequired(ctx)
 	return name == namespace, err
 }

@@ -21,14 +21,7 @@ type taskService struct {
 // Get is what runs in a container or a sandbox. A container that was never started has no task, and neither has a
 // sandbox that is not ready. One that has ended has its exit code, as containerd's has until somebody deletes it.
 func (s *taskService) Get(ctx context.Context, req *api.GetRequest) (*api.GetResponse, error) {
-	in, err := mine(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !in {
-		return nil, noTask(req.ContainerID)
-	}
-	c, sandbox, err := s.api.find(ctx, req.ContainerID)
+	c, sandbox, err := s.find(ctx, req.ContainerID)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +34,18 @@ func (s *taskService) Get(ctx context.Context, req *api.GetRequest) (*api.GetRes
 		return nil, noTask(req.ContainerID)
 	}
 	return &api.GetResponse{Process: process}, nil
+}
+
+// find finds the container or the sandbox of a task. Only the namespace k8s.io has tasks.
+func (s *taskService) find(ctx context.Context, id string) (*model.ContainerStatus, *model.SandboxStatus, error) {
+	in, err := inNamespace(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !in {
+		return nil, nil, noTask(id)
+	}
+	return s.api.find(ctx, id)
 }
 
 func noTask(id string) error {
@@ -86,7 +91,7 @@ func containerProcess(c *model.ContainerStatus) *task.Process {
 // List are all tasks.
 func (s *taskService) List(ctx context.Context, req *api.ListTasksRequest) (*api.ListTasksResponse, error) {
 	resp := &api.ListTasksResponse{}
-	in, err := mine(ctx)
+	in, err := inNamespace(ctx)
 	if err != nil || !in {
 		return resp, err
 	}
@@ -120,14 +125,7 @@ func (s *taskService) List(ctx context.Context, req *api.ListTasksRequest) (*api
 
 // ListPids are the processes of a container. A sandbox has its init process, or none.
 func (s *taskService) ListPids(ctx context.Context, req *api.ListPidsRequest) (*api.ListPidsResponse, error) {
-	in, err := mine(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !in {
-		return nil, noTask(req.ContainerID)
-	}
-	c, sandbox, err := s.api.find(ctx, req.ContainerID)
+	c, sandbox, err := s.find(ctx, req.ContainerID)
 	if err != nil {
 		return nil, err
 	}
