@@ -51,6 +51,8 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"ps", "--no-such"}, command.ExitUsage, "--help"},
 		{[]string{"exec", "only-a-name"}, command.ExitUsage, "--help"},
 		{[]string{"device-plugin", "--config", "/no/such.toml"}, command.ExitFile, "no such file"},
+		{[]string{"migrate", "containerd", "--dry-run", "--config", "/no/such.toml"}, command.ExitError, "no such file"},
+		{[]string{"migrate", "crio", "--dry-run", "--config", "/no/such.conf"}, command.ExitError, "no such file"},
 		{[]string{"ps", "-q", "-o", "json"}, command.ExitUsage, "exclude"},
 		{[]string{"pods", "--no-headers", "-o", "name"}, command.ExitUsage, "for tables only"},
 		{[]string{"images", "--sort-by", "colour"}, command.ExitUsage, "image, id, size"},

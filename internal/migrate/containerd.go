@@ -44,9 +44,7 @@ func FromContainerd(file, dir string) (*Plan, error) {
 	t := &containerdConfig{Plan: newPlan(Containerd, dir), version: 3}
 	t.Store, t.Socket = containerdRoot, containerdSocket
 	tree, err := t.load(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		tree = map[string]any{}
-	} else if err != nil {
+	if err != nil {
 		return nil, err
 	}
 	t.global(tree)
@@ -89,7 +87,7 @@ type containerdConfig struct {
 }
 
 // load reads a file, and what it imports over it. The order is containerd's: what a file imports comes after all
-// that the files before it have imported.
+// that the files before it have imported. A file that is not there is an empty one, but a file that it imports is not.
 func (t *containerdConfig) load(file string) (map[string]any, error) {
 	whole, pending := map[string]any{}, []string{file}
 	for len(pending) > 0 {
@@ -99,6 +97,9 @@ func (t *containerdConfig) load(file string) (map[string]any, error) {
 			continue
 		}
 		data, err := os.ReadFile(path)
+		if path == file && errors.Is(err, fs.ErrNotExist) {
+			return whole, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("containerd's configuration: %w", err)
 		}

@@ -353,6 +353,19 @@ func TestANodeWithoutAConfigurationHasContainerdsDefaults(t *testing.T) {
 	}
 }
 
+// TestAnImportThatIsNotThereIsNoConfigurationAtAll: containerd does not start with it. Seen to fail where the whole
+// configuration was taken for the defaults then.
+func TestAnImportThatIsNotThereIsNoConfigurationAtAll(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.toml")
+	if err := os.WriteFile(file, []byte("version = 3\nroot = \"/data\"\nimports = [\"more.toml\"]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FromContainerd(file, dir); err == nil || !strings.Contains(err.Error(), "more.toml") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 func TestWhatIsWrittenIsPutBackExactly(t *testing.T) {
 	dir := t.TempDir()
 	kubelet := filepath.Join(dir, "kubelet.yaml")

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -89,10 +90,27 @@ func runMigration(a *command.App, cmd *cobra.Command, m *migration.Migration) er
 	if cmd.Flags().Changed("address") || os.Getenv("BERTH_ADDRESS") != "" {
 		m.Address = a.Address
 	}
+	if cmd.Flags().Changed("config") && !m.Revert {
+		if err := checkFile(m); err != nil {
+			return fmt.Errorf("--config: %w", err)
+		}
+	}
 	m.Out, m.Columns, m.Colored = a.Out, command.Columns(a.Out), command.Colored(a.Out)
 	bad, err := m.Run(cmd.Context())
 	if err == nil && bad {
 		return &streaming.ExitError{Code: command.ExitError}
+	}
+	return err
+}
+
+// checkFile says whether the configuration that a flag names is there. The one by default need not be there: the other
+// runtime has its own defaults then. CRI-O's may be in the directory beside the file alone.
+func checkFile(m *migration.Migration) error {
+	_, err := os.Stat(m.File)
+	if err != nil && m.Runtime == migration.CRIO {
+		if _, derr := os.Stat(m.File + ".d"); derr == nil {
+			return nil
+		}
 	}
 	return err
 }
