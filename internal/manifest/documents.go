@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -187,6 +188,11 @@ func init() { // a List contains documents of all kinds
 // decodeStrict reads a document of JSON. Unknown fields are errors.
 func decodeStrict(data []byte, into any) error {
 	unknown, err := json.UnmarshalStrict(data, into)
+	if err != nil {
+		if wrong := wrongValues(data, reflect.TypeOf(into).Elem()); len(wrong) > 0 {
+			return errors.Join(append(unknown, wrong...)...)
+		}
+	}
 	return errors.Join(append(unknown, err)...)
 }
 
