@@ -8,6 +8,7 @@ import (
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // joins namespaces before Go's runtime has threads
 
 	"berth/internal/keeper/filter"
+	"berth/internal/keeper/hook"
 	_ "berth/internal/keeper/podinit" // the pod's init, before Go's runtime starts
 	_ "berth/internal/keeper/proxy"   // the process that stands for a container of a sandbox, before Go's runtime starts
 	engine "berth/internal/keeper/runtime/libcontainer"
@@ -21,6 +22,9 @@ func init() {
 	}
 	if len(os.Args) == 2 && os.Args[1] == filter.Argument {
 		filter.Main()
+	}
+	if len(os.Args) > 1 && os.Args[1] == hook.Argument {
+		os.Exit(hook.Main())
 	}
 	if len(os.Args) > 1 && os.Args[1] == engine.CRIUCommand {
 		os.Exit(engine.CRIU())

@@ -22,10 +22,10 @@ func InjectCDI(spec *specs.Spec, dirs, names []string) error {
 }
 
 // Fit makes a specification that plugins have changed one that this node can start: hooks have an environment of
-// their own, swap is limited where this kernel can do so, and the OOM score is one that this node's runtime may give.
-// The warnings say what it had to change.
+// their own and an end, swap is limited where this kernel can do so, and the OOM score is one that this node's runtime
+// may give. The warnings say what it had to change.
 func Fit(spec *specs.Spec, host *Host) (warnings []string) {
-	hookEnvironments(spec.Hooks)
+	hookDefaults(spec.Hooks)
 	if r := spec.Linux.Resources; r != nil && r.Memory != nil && !host.SwapLimits {
 		r.Memory.Swap = nil // a limit of memory sets it, too
 	}

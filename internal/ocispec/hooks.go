@@ -19,7 +19,7 @@ func (b *builder) hooks() error {
 			return err
 		}
 	}
-	hookEnvironments(b.spec.Hooks)
+	hookDefaults(b.spec.Hooks)
 	return nil
 }
 
@@ -28,8 +28,12 @@ func (b *builder) hooks() error {
 // of the host's.
 const hookPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// hookEnvironments gives each hook of a specification an environment of its own.
-func hookEnvironments(hooks *specs.Hooks) {
+// hookTimeout is how long a hook may take that says nothing of it, in seconds: as long as a kubelet waits for the start
+// of a container. Runtimes would wait without end.
+const hookTimeout = 120
+
+// hookDefaults gives each hook of a specification an environment of its own, and an end.
+func hookDefaults(hooks *specs.Hooks) {
 	if hooks == nil {
 		return
 	}
@@ -41,6 +45,9 @@ func hookEnvironments(hooks *specs.Hooks) {
 		for i := range list {
 			if len(list[i].Env) == 0 {
 				list[i].Env = []string{hookPath}
+			}
+			if list[i].Timeout == nil {
+				list[i].Timeout = new(hookTimeout)
 			}
 		}
 	}

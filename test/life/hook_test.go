@@ -46,7 +46,7 @@ func TestHooksOfTheNodeRunForTheContainersThatTheyName(t *testing.T) {
 			return nil
 		})
 	}
-	for _, handler := range []string{"", "crun"} {
+	for _, handler := range []string{"", "runc", "crun"} {
 		t.Run("handler "+handler, func(t *testing.T) {
 			nodetest.Handler(t, n, handler)
 			_ = os.Remove(ran)

@@ -1,0 +1,184 @@
+// Package hook runs a hook of a container in a process between it and the keeper, and sees to it that it ends:
+// libcontainer waits for a hook, and for whatever has its output open, as long as these live.
+package hook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer/configs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/firstbytes"
+	"berth/internal/keeper/procfs"
+)
+
+const (
+	// Argument is the first argument of a keeper's program that runs a hook. The limit in seconds, the path of the hook's
+	// program and its arguments follow.
+	Argument = "hook"
+	// maxOutput is how much of a hook's output is told in an error, in bytes.
+	maxOutput = 64 << 10
+	// outputWait is how long a hook's output is waited for after its end: a daemon that it has left may have it open.
+	outputWait = time.Second
+)
+
+// limit is how long a hook may take that says nothing of it, in seconds. Hooks of specifications that berthd makes do.
+const limit = 120
+
+// Supervise makes those hooks of a configuration that libcontainer runs in the keeper's own process, rather than in the
+// container's init process, run by this package. A keeper that takes the container over runs them in the same way.
+func Supervise(hooks configs.Hooks) {
+	for _, stage := range []configs.HookName{
+		configs.Prestart, configs.CreateRuntime, configs.Poststart, configs.Poststop,
+	} {
+		for i, h := range hooks[stage] {
+			command, ok := h.(configs.CommandHook)
+			if !ok {
+				continue
+			}
+			seconds := int64(limit)
+			if command.Timeout != nil {
+				seconds = int64(command.Timeout.Seconds())
+			}
+			args := append([]string{"berth-keeper", Argument, strconv.FormatInt(seconds, 10), command.Path}, command.Args...)
+			hooks[stage][i] = configs.NewCommandHook(&configs.Command{
+				Path: "/proc/self/exe", Args: args, Env: command.Env, Dir: command.Dir,
+			})
+		}
+	}
+}
+
+// Main runs the hook of this program's arguments, and returns its exit code.
+func Main() int {
+	if err := run(os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func run(args []string) error {
+	if len(args) < 2 {
+		return errors.New("a hook has a limit and a program")
+	}
+	seconds, err := strconv.ParseInt(args[0], 10, 32)
+	if err != nil {
+		return fmt.Errorf("limit of a hook: %w", err)
+	}
+	path := args[1]
+	state, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return fmt.Errorf("state of the container: %w", err)
+	}
+	lost, err := watch(state)
+	if err != nil {
+		return err
+	}
+	// What the hook starts becomes a child of this process when its parent ends, and so is found.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	stdout, stderr := firstbytes.Buffer{Left: maxOutput}, firstbytes.Buffer{Left: maxOutput}
+	cmd := exec.Cmd{
+		Path: path, Args: args[2:], Env: os.Environ(), Stdin: bytes.NewReader(state), Stdout: &stdout, Stderr: &stderr,
+		WaitDelay: outputWait,
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	timer := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer timer.Stop()
+	why := ""
+	select {
+	case err = <-ended:
+	case <-timer.C:
+		why = fmt.Sprintf("it took longer than %d s", seconds)
+	case why = <-lost:
+	case <-stop:
+		why = "it was asked to end"
+	}
+	if why != "" {
+		killAll(cmd.Process.Pid)
+		<-ended
+		err = fmt.Errorf("hook %s was killed: %s", path, why)
+	}
+	_, _ = os.Stdout.Write(stdout.Bytes())
+	_, _ = os.Stderr.Write(stderr.Bytes())
+	if errors.Is(err, exec.ErrWaitDelay) {
+		return nil // it has ended well, and left a process behind
+	}
+	return err
+}
+
+// watch tells why nobody waits for the hook any more: the keeper has ended, which is this process's parent, or the
+// container's init process, of which state is the state. After the container's end there is none.
+func watch(state []byte) (<-chan string, error) {
+	var s specs.State
+	if err := json.Unmarshal(state, &s); err != nil {
+		return nil, fmt.Errorf("state of the container: %w", err)
+	}
+	watched := []struct {
+		pid int
+		why string
+	}{{os.Getppid(), "the keeper has ended"}}
+	if s.Status != specs.StateStopped && s.Pid > 0 {
+		watched = append(watched, struct {
+			pid int
+			why string
+		}{s.Pid, "the container's init process has ended"})
+	}
+	lost := make(chan string, len(watched))
+	for _, w := range watched {
+		fd, err := unix.PidfdOpen(w.pid, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w.why, os.NewSyscallError("pidfd_open", err))
+		}
+		go func() {
+			for {
+				n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+				if n == 1 || err != nil && !errors.Is(err, unix.EINTR) {
+					lost <- w.why
+					return
+				}
+			}
+		}()
+	}
+	return lost, nil
+}
+
+// killAll kills the hook and all that it has started, also what has left its session.
+func killAll(hook int) {
+	for {
+		running := false
+		for _, pid := range procfs.Children() {
+			if pid != hook { // which is waited for elsewhere
+				if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
+					continue
+				}
+			} else if f := procfs.Status(pid); len(f) == 0 || f[0] == "Z" {
+				continue
+			}
+			running = true
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if !running {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
