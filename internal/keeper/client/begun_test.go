@@ -295,6 +295,7 @@ func TestKeepersKilledInARowDuringAStart(t *testing.T) {
 		req := n.request(id, "sh", "-c", "echo >>/tmp/"+id+"; exit 7")
 		switch i % 4 {
 		case 1:
+			req.PodID = "pod-of-pod"
 			for i := range req.Spec.Linux.Namespaces {
 				if ns := &req.Spec.Linux.Namespaces[i]; ns.Type == specs.PIDNamespace {
 					ns.Path = fmt.Sprintf("/proc/%d/ns/pid", pod.PID)
@@ -349,6 +350,7 @@ func (n *node) podInit() (join func(*keeper.RunRequest)) {
 	req.Spec.Mounts = nil
 	path := fmt.Sprintf("/proc/%d/ns/pid", n.run(req).PID)
 	return func(r *keeper.RunRequest) {
+		r.PodID = req.PodID
 		for i := range r.Spec.Linux.Namespaces {
 			if r.Spec.Linux.Namespaces[i].Type == specs.PIDNamespace {
 				r.Spec.Linux.Namespaces[i].Path = path

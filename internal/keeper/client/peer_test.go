@@ -221,7 +221,7 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 				req := n.request(id, "sh", "-c", confinement+"\necho complete; exec sleep 1000")
 				req.Spec.Linux.Seccomp = profile()
 				edit(req.Spec)
-				pod.fit(req.Spec)
+				pod.fit(req)
 				switch id {
 				case "ours":
 					req.Setup = keeper.SetupStage
@@ -310,9 +310,11 @@ type testPod struct {
 	init int // the process whose PID namespace it is
 }
 
-// fit fills in the namespaces that inPod has named.
-func (p *testPod) fit(s *specs.Spec) {
+// fit makes a container one of the pod, and fills in the namespaces that inPod has named.
+func (p *testPod) fit(r *keeper.RunRequest) {
 	p.Helper()
+	r.PodID = "pod"
+	s := r.Spec
 	kinds := map[specs.LinuxNamespaceType]namespace.Kind{
 		specs.UserNamespace: namespace.User, specs.NetworkNamespace: namespace.Network, specs.IPCNamespace: namespace.IPC,
 		specs.UTSNamespace: namespace.UTS,
@@ -323,10 +325,11 @@ func (p *testPod) fit(s *specs.Spec) {
 		case ns.Type == specs.PIDNamespace:
 			if p.init == 0 {
 				req := p.request("pod-init", "sleep", "1000")
+				req.PodID = r.PodID
 				for _, other := range s.Linux.Namespaces {
 					if other.Type == specs.UserNamespace {
 						inPod(req.Spec, s.Linux.UIDMappings, specs.UserNamespace)
-						p.fit(req.Spec)
+						p.fit(req)
 					}
 				}
 				p.init = p.run(req).PID

@@ -49,6 +49,7 @@ func TestPodInitReaps(t *testing.T) {
 
 	// A container in the pod's PID namespace whose daemon outlives its parent.
 	c := n.request("c", "sh", "-c", "(sleep 0.05 &); sleep 1000")
+	c.PodID = "pod-of-init"
 	for i := range c.Spec.Linux.Namespaces {
 		if c.Spec.Linux.Namespaces[i].Type == specs.PIDNamespace {
 			c.Spec.Linux.Namespaces[i].Path = fmt.Sprintf("/proc/%d/ns/pid", res.PID)

@@ -150,3 +150,34 @@ func TestAForeignProcessIsNoPIDNamespaceToJoin(t *testing.T) {
 		}
 	}
 }
+
+// TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin: the process ID of a target that has ended may be that of a container
+// of another pod by the time of the start. Seen to fail with the containers of all pods taken for targets: the container
+// saw the processes of the other pod.
+func TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin(t *testing.T) {
+	n := start(t)
+	other := n.run(n.request("other", "sleep", "1000"))
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		join := func(id, pod string) error {
+			req := n.request(id, "sleep", "1000")
+			req.Setup, req.PodID = setup, pod
+			req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", other.PID)
+			_, err := n.client.Run(n.ctx(), req)
+			return err
+		}
+		id := "foreign-" + string(setup)
+		if err := join(id, "pod-of-"+id); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "running container of the pod") {
+			t.Errorf("%s: %v", setup, err)
+			ps, _ := n.exec(id, 0, "ps")
+			t.Logf("it sees\n%s", ps)
+		}
+		if _, err := n.client.Status(n.ctx(), id); !errors.Is(err, errdefs.ErrNotFound) {
+			t.Errorf("%s is still on the table: %v", id, err)
+		}
+		id = "own-" + string(setup)
+		if err := join(id, "pod-of-other"); err != nil {
+			t.Errorf("%s: one of the same pod: %v", setup, err)
+		}
+	}
+}

@@ -133,6 +133,7 @@ func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	container("member", func(r *keeper.RunRequest) {
+		r.PodID = st.PodID
 		r.Spec.Linux.Namespaces[0].Path = "/proc/" + strconv.Itoa(st.PID) + "/ns/pid"
 	})
 	check()

@@ -139,7 +139,7 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 					}
 					inPod(req.Spec, mapped, all...)
 					req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
-					pod.fit(req.Spec)
+					pod.fit(req)
 					return req
 				}
 				watch := request("watcher", false, "/bin/spy", m.mount, m.file, m.link, m.namespaces, fmt.Sprintf("%x", w.bits),

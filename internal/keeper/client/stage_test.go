@@ -302,7 +302,7 @@ func TestManyContainersJoinAPodsProcesses(t *testing.T) {
 	first := n.run(n.request("init", "sleep", "1000"))
 	for i := range 60 {
 		req := n.request(fmt.Sprint("member", i), "sh", "-c", "test $$ != 1 && exec sleep 1000")
-		req.Spec.Linux.Seccomp = profile()
+		req.PodID, req.Spec.Linux.Seccomp = "pod-of-init", profile()
 		req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", first.PID)
 		n.run(req)
 		if i%2 == 0 {
@@ -319,7 +319,7 @@ func TestManyContainersJoinAPodsProcesses(t *testing.T) {
 	}
 	// One that cannot be set up says why, and leaves no process.
 	req := n.request("bad", "true")
-	req.Spec.Linux.Seccomp = profile()
+	req.PodID, req.Spec.Linux.Seccomp = "pod-of-init", profile()
 	req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", first.PID)
 	req.Spec.Mounts = append(req.Spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such",
 		Options: []string{"bind"}})

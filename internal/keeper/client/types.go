@@ -14,7 +14,7 @@ import (
 // RunRequest asks for a container to be created and started.
 type RunRequest struct {
 	ID    string      // unique on the keeper
-	PodID string      // for the keeper's log lines
+	PodID string      // containers of one pod may join the PID namespaces of one another
 	Name  string      // the container's name in its pod, for messages
 	Spec  *specs.Spec // Spec.Root.Path is a mounted root file system; Spec.Process.Terminal chooses a terminal
 	// RuntimePath is an OCI runtime binary (runc, crun). Empty: the keeper makes the container itself.

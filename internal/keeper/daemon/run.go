@@ -334,10 +334,10 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
 }
 
-// targetLives fails if the specification names the PID namespace of a process that is none of a running container, by a
-// path below /proc. The process ID may have been another container's when berthd looked, whose end has made it free
-// for any process of the node. A container that runs now has had the ID since then: so it is its namespace that the new
-// one has joined.
+// targetLives fails if the specification names the PID namespace of a process that is none of a running container of the
+// same pod, by a path below /proc. The process ID may have been another container's when berthd looked, whose end has
+// made it free for any process of the node, and for a container of any pod. A container that runs now has had the ID
+// since then: so it is its namespace that the new one has joined.
 func (c *container) targetLives(spec *specs.Spec) error {
 	for _, ns := range spec.Linux.Namespaces {
 		var pid int
@@ -349,12 +349,13 @@ func (c *container) targetLives(spec *specs.Spec) error {
 		}
 		for _, other := range c.s.containers.all() {
 			r := other.Record()
-			if cmp.Or(r.SandboxPID, r.PID) == pid && r.State == protocol.StateRunning && pidfd.Alive(r.PID, r.Start) {
+			if cmp.Or(r.SandboxPID, r.PID) == pid && r.PodID == c.record.PodID && r.State == protocol.StateRunning &&
+				pidfd.Alive(r.PID, r.Start) {
 				return nil
 			}
 		}
-		return fmt.Errorf("join the PID namespace %s: it is not that of a running container any more: %w", ns.Path,
-			errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("join the PID namespace %s: it is not that of a running container of the pod any more: %w",
+			ns.Path, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
