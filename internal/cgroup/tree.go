@@ -8,13 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup/nested"
 )
 
 // Create makes a cgroup in all hierarchies, with its parents. On V2 the available controllers are handed down to it. It
@@ -148,7 +148,7 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		var errs []error
 		for _, dir := range dirs {
-			if err := removeTree(dir); err != nil {
+			if err := removeTree(ctx, dir); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -213,21 +213,13 @@ func (h *Hierarchies) alone(cgroup string) error {
 	return nil
 }
 
-func removeTree(dir string) error {
+func removeTree(ctx context.Context, dir string) error {
 	err := unix.Rmdir(dir)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	entries, readErr := os.ReadDir(dir)
-	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
-		return fmt.Errorf("remove cgroup: %w", readErr)
-	}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			if err := removeTree(path.Join(dir, entry.Name())); err != nil {
-				return err
-			}
-		}
+	if err := nested.Remove(ctx, dir); err != nil {
+		return err
 	}
 	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove cgroup %s: %w", dir, err)
@@ -239,30 +231,11 @@ func removeTree(dir string) error {
 func (h *Hierarchies) Processes(cgroup string) ([]int, error) {
 	var pids []int
 	for _, dir := range h.Dirs(cgroup) {
-		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-			if err != nil {
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil
-				}
-				return err
-			}
-			if !d.IsDir() {
-				return nil
-			}
-			list, err := os.ReadFile(path.Join(name, "cgroup.procs"))
-			if err != nil {
-				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
-					return nil
-				}
-				return err
-			}
-			for field := range strings.FieldsSeq(string(list)) {
-				if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
-					pids = append(pids, pid)
-				}
-			}
-			return nil
-		})
+		list, err := nested.Processes(dir)
+		pids = append(pids, list...)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			err = nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("processes of cgroup %s: %w", cgroup, err)
 		}

@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"berth/internal/cgroup"
+	"berth/internal/cgroup/nested"
 	"berth/internal/model"
 )
 
@@ -239,33 +239,18 @@ func (out *Detail) readProcesses(dir string, first int) {
 	if dir == "" {
 		return
 	}
-	var count, descriptors, sockets uint64
-	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return err
-		}
-		text, err := os.ReadFile(filepath.Join(name, "cgroup.procs"))
-		if err != nil {
-			return nil // gone, or a threaded cgroup, whose processes are listed above it
-		}
-		for pid := range strings.FieldsSeq(string(text)) {
-			count++
-			if first > 0 {
-				open, socket := openFiles(pid)
-				descriptors += open
-				sockets += socket
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	pids, err := nested.Processes(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
+	count, descriptors, sockets := uint64(len(pids)), uint64(0), uint64(0)
 	out.Count = &count
 	if first > 0 {
+		for _, pid := range pids {
+			open, socket := openFiles(strconv.Itoa(pid))
+			descriptors += open
+			sockets += socket
+		}
 		out.Descriptors, out.Sockets = &descriptors, &sockets
 		out.OpenFiles = openFilesLimit(first)
 	}

@@ -4,6 +4,7 @@
 package cgroupdir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup/nested"
 	"berth/internal/keeper/procfs"
 )
 
@@ -87,15 +89,20 @@ func below(mount, root, cgroup string) (dir string, ok bool) {
 }
 
 // Members is the directory whose processes are the container's: the freezer's, else any. It is empty where the
-// container has none of its own, which a root of a hierarchy never is.
+// container has none of its own.
 func Members(paths map[string]string) string {
 	for _, k := range append([]string{""}, recordedControllers...) {
-		rel, ok := strings.CutPrefix(paths[k], cgroupRoot+"/")
-		if ok && rel != "" && (k == "" || strings.Contains(rel, "/")) {
+		if isOwn(k, paths[k]) {
 			return paths[k]
 		}
 	}
 	return ""
+}
+
+// isOwn says whether a directory can be a container's own, which a root of a hierarchy never is.
+func isOwn(controller, dir string) bool {
+	rel, ok := strings.CutPrefix(dir, cgroupRoot+"/")
+	return ok && rel != "" && (controller == "" || strings.Contains(rel, "/"))
 }
 
 // killRounds bounds killing in a cgroup that forks meanwhile.
@@ -112,7 +119,7 @@ func KillAll(paths map[string]string) error {
 
 // Kill ends every process in the directory of a cgroup and below it.
 func Kill(dir string) error {
-	if pids, err := processes(dir); err == nil {
+	if pids, err := nested.Processes(dir); err == nil {
 		if len(pids) == 0 {
 			return nil
 		}
@@ -125,7 +132,7 @@ func Kill(dir string) error {
 		return nil
 	}
 	for round := range killRounds {
-		pids, err := processes(dir)
+		pids, err := nested.Processes(dir)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || err == nil && len(pids) == 0 {
 			return nil
 		}
@@ -211,7 +218,7 @@ func Remove(dir string) {
 		if err := unix.Rmdir(dir); err != unix.EBUSY {
 			return
 		}
-		if pids, err := processes(dir); err != nil || len(pids) > 0 {
+		if pids, err := nested.Processes(dir); err != nil || len(pids) > 0 {
 			return
 		}
 		time.Sleep(time.Duration(i) * time.Millisecond) // the kernel is still busy with the last one
@@ -227,7 +234,7 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	if sig == unix.SIGKILL {
 		return Kill(dir)
 	}
-	pids, err := processes(dir)
+	pids, err := nested.Processes(dir)
 	if err != nil {
 		return err
 	}
@@ -237,6 +244,18 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 		}
 	}
 	return nil
+}
+
+// RemoveNested removes the cgroups that a container whose processes are dead has made in its own. They may be deeper than
+// what libcontainer and OCI runtimes can remove.
+func RemoveNested(ctx context.Context, paths map[string]string) error {
+	var errs []error
+	for k, p := range paths {
+		if isOwn(k, p) {
+			errs = append(errs, nested.Remove(ctx, p))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // RemoveMembers removes the cgroups of a container whose processes are dead, where a runtime has left some.
@@ -267,7 +286,7 @@ func Family(pid int, paths map[string]string) []int {
 	if dir == "" {
 		return nil
 	}
-	pids, err := processes(dir)
+	pids, err := nested.Processes(dir)
 	if err != nil {
 		return nil
 	}

@@ -2,7 +2,6 @@ package cgroupdir
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -109,17 +108,4 @@ func filled(file string) bool {
 	var text [64]byte // a part of a long list is enough
 	n, err := unix.Read(fd, text[:])
 	return err == nil && len(bytes.TrimSpace(text[:n])) > 0
-}
-
-// processes are the processes in the directory of a cgroup and below it. Unlike cgroups.GetAllPids it does not list the
-// files of a cgroup that has no cgroup in it, which are up to eighty: the kernel counts the directories in one.
-func processes(dir string) ([]int, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return nil, &os.PathError{Op: "stat", Path: dir, Err: err}
-	}
-	if st.Nlink == 2 {
-		return cgroups.GetPids(dir)
-	}
-	return cgroups.GetAllPids(dir)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/cgroups/manager"
 
 	"berth/internal/asroot"
+	"berth/internal/cgroup/nested"
 )
 
 // ofTest is the configuration of a cgroup two levels below one of the test's own, which is removed with the test.
@@ -102,7 +103,7 @@ func TestProcessesBelowACgroupAreFound(t *testing.T) {
 		_ = sleep.Wait()
 	}()
 	for _, dir := range []string{dirs[1], dirs[0]} {
-		if pids, err := processes(dirs[0]); err != nil || len(pids) > 0 && dir == dirs[1] {
+		if pids, err := nested.Processes(dirs[0]); err != nil || len(pids) > 0 && dir == dirs[1] {
 			t.Errorf("before a process is there: %v, %v", pids, err)
 		}
 		if err := cgroups.WriteCgroupProc(dir, sleep.Process.Pid); err != nil {
@@ -111,7 +112,7 @@ func TestProcessesBelowACgroupAreFound(t *testing.T) {
 			}
 			t.Fatal(err)
 		}
-		if pids, err := processes(dirs[0]); err != nil || !slices.Equal(pids, []int{sleep.Process.Pid}) {
+		if pids, err := nested.Processes(dirs[0]); err != nil || !slices.Equal(pids, []int{sleep.Process.Pid}) {
 			t.Errorf("a process in %s: %v, %v", dir, pids, err)
 		}
 	}

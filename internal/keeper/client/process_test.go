@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/pidfd"
+
+	keeper "berth/internal/keeper/client"
 )
 
 func TestPodInitReaps(t *testing.T) {
@@ -405,4 +407,63 @@ func TestProcessThatIsGoneIsToldByItsPidfd(t *testing.T) {
 	if err != nil || !pidfd.Alive(os.Getpid(), start) {
 		t.Errorf("this process: %v", err)
 	}
+}
+
+// TestCgroupsOfAnyDepthGoWithTheirContainer: a container that may make cgroups in its own makes them deeper than a path
+// can be. Seen to fail where their paths are walked: the container could not be removed.
+func TestCgroupsOfAnyDepthGoWithTheirContainer(t *testing.T) {
+	n := start(t)
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		id := "deep-" + string(setup)
+		req := n.request(id, "sleep", "1000")
+		req.Setup = setup
+		n.run(req)
+		// The hierarchy in which the keeper looks for processes: thousands of cgroups in all of them take long.
+		dirs, _ := filepath.Glob("/sys/fs/cgroup/freezer" + n.cgroup + "/" + id)
+		if len(dirs) == 0 {
+			dirs = cgroupDirs(n.cgroup + "/" + id)
+		}
+		for _, dir := range dirs {
+			makeDeep(t, dir)
+		}
+		n.delete(id)
+		if left := cgroupDirs(n.cgroup + "/" + id); len(left) > 0 {
+			t.Errorf("%s: cgroups are left: %v", setup, left)
+		}
+	}
+}
+
+// makeDeep makes cgroups in a cgroup, each in the last one, and removes after the test what is left of them.
+func makeDeep(t *testing.T, dir string) {
+	t.Helper()
+	open := func(at int, name string) int {
+		fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return -1
+		}
+		unix.Close(at)
+		return fd
+	}
+	t.Cleanup(func() {
+		at, depth := open(-1, dir), 0
+		for below := at; below >= 0; depth++ {
+			at = below
+			below = open(at, "d")
+		}
+		for ; depth > 1 && at >= 0; depth-- {
+			at = open(at, "..")
+			_ = unix.Unlinkat(at, "d", unix.AT_REMOVEDIR)
+		}
+		unix.Close(at)
+	})
+	at := open(-1, dir)
+	for range unix.PathMax / 2 {
+		if err := unix.Mkdirat(at, "d", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if at = open(at, "d"); at < 0 {
+			t.Fatal("a cgroup is not there")
+		}
+	}
+	unix.Close(at)
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup/nested"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/protocol"
@@ -58,24 +58,34 @@ func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) err
 // mostly for a file system that does not answer. It returns nothing if there is no such process.
 func (c *container) sleeper() string {
 	c.mu.Lock()
-	paths := c.record.Cgroups
+	r := c.record
 	c.mu.Unlock()
-	if len(paths) == 0 {
-		if m, err := cgroupdir.OfSpec(c.id, c.record.CgroupsPath, c.record.Systemd); err == nil && m != nil {
-			paths = cgroupdir.Recorded(m.GetPaths())
-		}
+	if len(r.Cgroups) == 0 {
+		r.Cgroups = cgroupdir.Recorded(c.cgroups(&r))
 	}
-	dir := cgroupdir.Members(paths)
+	dir := cgroupdir.Members(r.Cgroups)
 	if dir == "" {
 		return ""
 	}
-	pids, _ := cgroups.GetAllPids(dir)
+	pids, _ := nested.Processes(dir)
 	for _, pid := range pids {
 		if f := procfs.Status(pid); len(f) > 0 && f[0] == "D" {
 			return fmt.Sprintf(": process %d waits uninterruptibly, for a file system that does not answer or a device", pid)
 		}
 	}
 	return ""
+}
+
+// cgroups are the directories of the container's cgroups in all hierarchies, by controller.
+func (c *container) cgroups(r *record.Container) map[string]string {
+	if r.Join != nil && len(r.Join.Cgroups) > 0 {
+		return r.Join.Cgroups
+	}
+	m, err := cgroupdir.OfSpec(c.id, r.CgroupsPath, r.Systemd)
+	if err != nil || m == nil {
+		return r.Cgroups
+	}
+	return m.GetPaths()
 }
 
 // killOnce kills the processes that the container has now. ended means that its start has failed or that its init
@@ -140,8 +150,9 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 			return err
 		}
 		cgroupdir.ThawKilled(r.Cgroups)
+		left := cgroupdir.RemoveNested(ctx, c.cgroups(&r))
 		if err := s.runtime.Destroy(ctx, c); err != nil {
-			return fmt.Errorf("remove container %s: %w", c.id, err)
+			return fmt.Errorf("remove container %s: %w", c.id, errors.Join(err, left))
 		}
 	}
 	if r.Reaper {

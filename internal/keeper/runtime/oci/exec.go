@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/firstbytes"
+	"berth/internal/cgroup/nested"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
@@ -160,7 +160,7 @@ func moveTree(pid int, paths map[string]string, dir, execID string) {
 
 // marked are the processes of a container with an exec's mark in their environment.
 func marked(paths map[string]string, execID string) []int {
-	pids, err := cgroups.GetAllPids(cgroupdir.Members(paths))
+	pids, err := nested.Processes(cgroupdir.Members(paths))
 	if err != nil {
 		return nil
 	}
