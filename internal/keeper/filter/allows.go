@@ -2,6 +2,7 @@ package filter
 
 import (
 	"encoding/binary"
+	"math"
 	"runtime"
 
 	"golang.org/x/net/bpf"
@@ -74,4 +75,56 @@ func (c *Call) data(arch uint32) []byte {
 		b = words(b, arg)
 	}
 	return b
+}
+
+// Where struct seccomp_data has its fields (linux/seccomp.h). Of the arguments these are the lower words.
+const (
+	dataNumber       = 0
+	dataArchitecture = 4
+	dataArguments    = 16
+)
+
+// With returns a program that allows some calls, and is the filter for all others. Of the arguments of these calls, those
+// that are not 0 have to be as they are here. It is nil where there can be no such program: it would be too long.
+func (f *Filter) With(calls []Call) []byte {
+	arch, ok := architectures[runtime.GOARCH]
+	if !ok || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		return nil
+	}
+	load := func(at uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: at, Size: 4} }
+	unless := func(value uint64, skip int) bpf.Instruction {
+		return bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(value), SkipFalse: uint8(skip)}
+	}
+	var rules []bpf.Instruction
+	for _, c := range calls {
+		var args []bpf.Instruction
+		for i, arg := range c.Args {
+			if arg != 0 {
+				args = append(args, load(uint32(dataArguments+8*i)), unless(arg, 0))
+			}
+		}
+		for i := 1; i < len(args); i += 2 { // to the load of the number
+			args[i] = unless(uint64(args[i].(bpf.JumpIf).Val), len(args)-i)
+		}
+		rules = append(rules, unless(uint64(c.Number), len(args)+2))
+		rules = append(append(rules, args...), bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}, load(dataNumber))
+	}
+	if len(rules)+1 > math.MaxUint8 {
+		return nil
+	}
+	head := []bpf.Instruction{load(dataArchitecture), unless(uint64(arch), len(rules)+1), load(dataNumber)}
+	assembled, err := bpf.Assemble(append(head, rules...))
+	if err != nil {
+		return nil
+	}
+	var out []byte
+	for _, i := range assembled {
+		out = binary.NativeEndian.AppendUint16(out, i.Op)
+		out = append(out, i.Jt, i.Jf)
+		out = binary.NativeEndian.AppendUint32(out, i.K)
+	}
+	if out = append(out, f.Program...); len(out) > maxProgram {
+		return nil
+	}
+	return out
 }

@@ -187,8 +187,13 @@ func (p *Process) file(more func(*encoder) error, forks bool) (*os.File, error) 
 	}
 	if forks {
 		pl.flags |= C.STAGE_FORK
-		if p.Filter != nil && p.Filter.Allows(afterFork) {
+		switch {
+		case p.Filter == nil:
+		case p.Filter.Allows(afterFork):
 			pl.flags |= C.STAGE_FILTER_EARLY
+		default:
+			wider := p.Filter.With(wideFork)
+			pl.wider = e.list(len(wider)/filter.InstructionSize, wider)
 		}
 	}
 	if more != nil {
@@ -241,6 +246,11 @@ var afterFork = []filter.Call{
 	{Number: unix.SYS_EXECVE},
 	{Number: unix.SYS_EXIT_GROUP},
 }
+
+// wideFork are the calls that a stage makes after its fork if its filter does not allow all of afterFork: the filter is
+// loaded then, too.
+var wideFork = append(slices.Clone(afterFork), filter.Call{Number: unix.SYS_SECCOMP,
+	Args: [6]uint64{unix.SECCOMP_SET_MODE_FILTER}})
 
 // memory is a file with this content that nobody can change any more.
 func memory(b []byte) (*os.File, error) {

@@ -115,11 +115,13 @@ static void check_plan(void)
 
 	if (*((const char *)stage_at(stage_plan->size - 1)) != 0 || stage_plan->last_capability > 63 ||
 	    stage_plan->args.count == 0 ||
-	    stage_plan->filter.count > BPF_MAXINSNS || stage_plan->cgroups.count > MAX_CGROUPS)
+	    stage_plan->filter.count > BPF_MAXINSNS || stage_plan->wider.count > BPF_MAXINSNS ||
+	    stage_plan->cgroups.count > MAX_CGROUPS)
 		fail_with(STEP_PLAN, EINVAL);
 	check_list(&stage_plan->groups, 0, sizeof(uint32_t));
 	check_list(&stage_plan->limits, 0, sizeof(struct stage_limit));
 	check_list(&stage_plan->filter, 0, sizeof(struct sock_filter));
+	check_list(&stage_plan->wider, 0, sizeof(struct sock_filter));
 	check_list(&stage_plan->joins, 0, sizeof(struct stage_namespace));
 	operations = check_list(&stage_plan->operations, 0, sizeof(struct stage_op));
 	args = check_list(&stage_plan->args, 1, sizeof(uint64_t));
@@ -595,16 +597,18 @@ static void set_capabilities(void)
 			prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); /* one that is not permitted is left out */
 }
 
+static void load(const struct stage_list *filter)
+{
+	struct sock_fprog prog = {.len = (unsigned short)filter->count, .filter = stage_at(filter->offset)};
+
+	if (filter->count && syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, stage_plan->seccomp_flags, &prog) != 0)
+		stage_fail(STEP_SECCOMP);
+}
+
 /* From here on the container's own rules hold: few calls, and only such as every program makes, but for capset. */
 static void load_filter(void)
 {
-	struct sock_fprog prog = {.len = (unsigned short)stage_plan->filter.count,
-	    .filter = stage_at(stage_plan->filter.offset)};
-
-	if (stage_plan->filter.count == 0)
-		return;
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, stage_plan->seccomp_flags, &prog) != 0)
-		stage_fail(STEP_SECCOMP);
+	load(&stage_plan->filter);
 	if (filter_needs_admin() && stage_plan->flags & STAGE_CAPABILITIES)
 		put_capabilities(stage_plan->effective, stage_plan->permitted, stage_plan->inheritable);
 }
@@ -889,6 +893,8 @@ static void __attribute__((noreturn)) run(void)
 		be_closed();
 		if (stage_plan->flags & STAGE_FILTER_EARLY)
 			load_filter();
+		else
+			load(&stage_plan->wider);
 		fork_into_pid_namespace();
 		lead_session();
 		set_limits_of_child();

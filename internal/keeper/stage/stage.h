@@ -185,6 +185,12 @@ struct stage_plan {
 	uint32_t root, root_propagation;
 	uint32_t keyring_right; /* added to those to the session keyring */
 	uint32_t user;          /* offset of the path of the user namespace; 0: the host's */
+
+	/*
+	 * struct sock_filter: with STAGE_FORK and without STAGE_FILTER_EARLY, a filter that is loaded before the fork. It
+	 * lets through what the other filter does, and what is left to be done.
+	 */
+	struct stage_list wider;
 };
 
 struct stage_status {
