@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -36,7 +38,7 @@ func links(s *nl.NetlinkSocket, f func(model.InterfaceUsage)) error {
 		err := attributes(payload[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
 			switch kind {
 			case unix.IFLA_IFNAME:
-				u.Name = unix.ByteSliceToString(value)
+				u.Name = text(unix.ByteSliceToString(value))
 			case unix.IFLA_STATS64:
 				counted = counters(&u, value)
 			}
@@ -46,6 +48,26 @@ func links(s *nl.NetlinkSocket, f func(model.InterfaceUsage)) error {
 		}
 		return err
 	})
+}
+
+// text is the name of an interface as text: each byte that is part of none is a colon and two digits, "\xff" for instance
+// ":ff". A pod with CAP_NET_ADMIN gives any names, and no message and no metric takes one that is not UTF-8: the
+// statistics of all pods would be lost. The kernel lets no name have a colon, so no two become one.
+func text(name string) string {
+	if utf8.ValidString(name) {
+		return name
+	}
+	var out strings.Builder
+	for len(name) > 0 {
+		r, size := utf8.DecodeRuneInString(name)
+		if r == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&out, ":%02x", name[0])
+		} else {
+			out.WriteString(name[:size])
+		}
+		name = name[size:]
+	}
+	return out.String()
 }
 
 // ask sends a request and calls f for the payload of each message of the answer.

@@ -425,3 +425,41 @@ func TestAHandlersUlimitsReachItsContainers(t *testing.T) {
 		t.Errorf("an exec under the other handler: %q", got)
 	}
 }
+
+// TestAnyNameOfAnInterfaceIsInTheStatistics: a container with CAP_NET_ADMIN gives interfaces names that are no text. Seen
+// to fail where the names were passed on as they are: no pod had statistics or metrics.
+func TestAnyNameOfAnInterfaceIsInTheStatistics(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh(`ip link add "$(printf 'a\377b')" type bridge && echo made; exec sleep 1000`),
+		nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+			s.Capabilities = &cri.Capability{AddCapabilities: []string{"NET_ADMIN"}}
+		}))
+	c.WaitLog("made")
+	ctx := nodetest.Context(t)
+	nodetest.Eventually(t, 15*time.Second, "the interface is in the statistics", func() error {
+		list, err := n.Runtime.ListPodSandboxStats(ctx, &cri.ListPodSandboxStatsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, pod := range list.Stats {
+			if pod.Attributes.Id == p.ID {
+				for _, i := range pod.Linux.Network.Interfaces {
+					names = append(names, i.Name)
+				}
+			}
+		}
+		if !slices.Contains(names, "a:ffb") {
+			return fmt.Errorf("the interfaces are %q", names)
+		}
+		return nil
+	})
+	metrics, err := n.Runtime.ListPodSandboxMetrics(ctx, &cri.ListPodSandboxMetricsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(metrics); !strings.Contains(text, "a:ffb") {
+		t.Errorf("the interface is in no metric: %s", text)
+	}
+}
