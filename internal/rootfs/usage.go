@@ -16,7 +16,8 @@ import (
 )
 
 // Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once.
-// It stays on the file system of dir and stops when ctx ends. Files that come and go while it counts are no error.
+// It stays on the file system of dir and stops when ctx ends; with an error it returns what it has counted by then. Files
+// that come and go while it counts are no error.
 func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
 	links := map[uint64]struct{}{} // inodes with several links that were counted
 	err = Walk(ctx, dir, func(_ int, _ string, st *unix.Stat_t) error {

@@ -12,8 +12,6 @@ import (
 const (
 	// firstMeasure is how long a reading may wait for the first figure of a layer; a container just made has an empty one.
 	firstMeasure = 5 * time.Millisecond
-	// maxMeasure is how long a measurement in the background may take.
-	maxMeasure = 30 * time.Second
 	// share is the part of time that may go into one layer's measurement: 1/share.
 	share = 100
 	// measurers is how many layers are measured at once in the background.
@@ -34,7 +32,7 @@ func (s *Sampler) layer(e *entry) {
 	}
 	if first {
 		ctx, cancel := context.WithTimeout(s.ctx, firstMeasure)
-		err := s.measure(ctx, e, dir)
+		err := s.measure(ctx, e, dir, false)
 		cancel()
 		if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 			return
@@ -71,11 +69,11 @@ func (s *Sampler) run() {
 		e.mu.Lock()
 		dir := e.layerDir
 		e.mu.Unlock()
-		ctx, cancel := context.WithTimeout(s.ctx, maxMeasure)
+		ctx, cancel := context.WithTimeout(s.ctx, s.config.MaxMeasure)
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = s.measure(ctx, e, dir) // measure says when to try again
+			_ = s.measure(ctx, e, dir, true) // measure says when to try again
 		}()
 		select {
 		case <-done:
@@ -93,7 +91,9 @@ func (s *Sampler) run() {
 }
 
 // measure measures a layer, stores the figure, and decides when the layer is due again.
-func (s *Sampler) measure(ctx context.Context, e *entry, dir string) error {
+// measure measures a layer. last: it is not tried again at once if ctx ends before. Then what was counted is taken for
+// the figure: a container could otherwise have so many files that its layer is never measured, and fill the disk.
+func (s *Sampler) measure(ctx context.Context, e *entry, dir string, last bool) error {
 	e.mu.Lock()
 	ended := e.ended
 	e.mu.Unlock()
@@ -104,14 +104,15 @@ func (s *Sampler) measure(ctx context.Context, e *entry, dir string) error {
 	defer e.mu.Unlock()
 	e.measuring = false
 	e.layerNext = time.Now().Add(max(s.config.LayerAge, share*cost))
-	if err != nil {
+	isPart := last && errors.Is(err, context.DeadlineExceeded)
+	if err != nil && (!isPart || e.layer != nil && e.layer.UsedBytes >= bytes) {
 		return err
 	}
 	mountpoint := s.config.Mountpoint
 	if mountpoint == "" {
 		mountpoint = filepath.Dir(dir)
 	}
-	e.final = ended
+	e.final = ended && !isPart
 	e.layer = &model.FilesystemUsage{At: start, Mountpoint: mountpoint, UsedBytes: bytes, InodesUsed: inodes}
-	return nil
+	return err
 }

@@ -20,7 +20,7 @@ import (
 // Config of a Sampler.
 type Config struct {
 	Cgroups *cgroup.Hierarchies // nil: the host's
-	// Measure is what a writable layer takes, as rootfs.Usage.
+	// Measure is what a writable layer takes, as rootfs.Usage; with an error it is what was counted before.
 	Measure func(ctx context.Context, dir string) (bytes, inodes uint64, err error)
 	// Mountpoint is what FilesystemUsage.Mountpoint says: a directory on the layers' file system that stays. Empty:
 	// the one that a layer is in.
@@ -30,7 +30,10 @@ type Config struct {
 	// LayerAge is how old a figure of a writable layer may become while somebody asks for it; 0: 15 s. One that is
 	// expensive to have becomes older: at most a hundredth of the time is spent on it.
 	LayerAge time.Duration
-	Logger   *slog.Logger
+	// MaxMeasure is how long a measurement in the background may take; 0: 30 s. What it has counted by then is a figure
+	// too, if it is more than the last one.
+	MaxMeasure time.Duration
+	Logger     *slog.Logger
 }
 
 // Target is a container or a pod to read.
@@ -100,6 +103,9 @@ func New(c Config) (*Sampler, error) {
 	}
 	if c.LayerAge == 0 {
 		c.LayerAge = 15 * time.Second
+	}
+	if c.MaxMeasure == 0 {
+		c.MaxMeasure = 30 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

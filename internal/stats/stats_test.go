@@ -317,6 +317,36 @@ func TestWritableLayersAreMeasuredSeldom(t *testing.T) {
 	}
 }
 
+// TestALayerThatTakesTooLongHasAFigure: what was counted in the time that there is. Seen to fail with the figure left as
+// it was, which was none: a container with enough files took any space unseen.
+func TestALayerThatTakesTooLongHasAFigure(t *testing.T) {
+	var calls, counted atomic.Uint64
+	counted.Store(100)
+	s := sampler(t, Config{LayerAge: time.Millisecond, MaxMeasure: 10 * time.Millisecond,
+		Measure: func(ctx context.Context, _ string) (uint64, uint64, error) {
+			calls.Add(1)
+			<-ctx.Done()
+			return counted.Load(), 7, fmt.Errorf("measure: %w", ctx.Err())
+		}})
+	target := Target{ID: "c", Layer: "/layer", Ended: true}
+	has := func(want uint64) func() bool {
+		return func() bool {
+			layer := s.Container(t.Context(), target).WritableLayer
+			return layer != nil && layer.UsedBytes == want && layer.InodesUsed == 7
+		}
+	}
+	eventually(t, "it has a figure", has(100))
+	counted.Store(200)
+	eventually(t, "the figure grows", has(200))
+	counted.Store(50) // less than what is known to be there
+	before := calls.Load()
+	eventually(t, "it is measured again", func() bool { return has(200)() && calls.Load() == before+1 })
+	time.Sleep(20 * time.Millisecond)
+	if !has(200)() {
+		t.Error("the figure has become less")
+	}
+}
+
 func TestAnExpensiveLayerIsMeasuredInTheBackground(t *testing.T) {
 	var calls atomic.Int64
 	s := sampler(t, Config{LayerAge: time.Millisecond,
