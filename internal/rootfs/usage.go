@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,26 +16,27 @@ import (
 	"berth/internal/dirtree"
 )
 
-// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once.
-// It stays on the file system of dir and stops when ctx ends; with an error it returns what it has counted by then. Files
-// that come and go while it counts are no error.
+// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes. Each name of a file counts for its
+// part of it, so a file with two hard links in the tree counts once, and one that has its other link elsewhere by half:
+// to remember the files takes memory for as many as a container makes. It stays on the file system of dir and stops when
+// ctx ends; with an error it returns what it has counted by then. Files that come and go while it counts are no error.
 func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
-	links := map[uint64]struct{}{} // inodes with several links that were counted
+	var linkedBytes, linkedInodes float64 // of files with several links
 	err = Walk(ctx, dir, func(_ int, _ string, st *unix.Stat_t) error {
+		size := uint64(st.Blocks) * 512
 		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			if _, seen := links[st.Ino]; seen {
-				return nil
-			}
-			links[st.Ino] = struct{}{}
+			linkedBytes += float64(size) / float64(st.Nlink)
+			linkedInodes += 1 / float64(st.Nlink)
+			return nil
 		}
-		bytes += uint64(st.Blocks) * 512
+		bytes += size
 		inodes++
 		return nil
 	})
 	if err != nil {
 		err = fmt.Errorf("measure: %w", err)
 	}
-	return bytes, inodes, err
+	return bytes + uint64(math.Round(linkedBytes)), inodes + uint64(math.Round(linkedInodes)), err
 }
 
 // Walk visits dir and all that is in it on its file system, a directory before what it holds,
