@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	keeper "berth/internal/keeper/client"
 )
@@ -178,6 +179,20 @@ func TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin(t *testing.T) {
 		id = "own-" + string(setup)
 		if err := join(id, "pod-of-other"); err != nil {
 			t.Errorf("%s: one of the same pod: %v", setup, err)
+		}
+	}
+}
+
+// TestAContainerMayWriteToNoFile: its limit of the size of files is 0. Seen to fail where the stage itself marks that the
+// program begins, in a file: no such container started.
+func TestAContainerMayWriteToNoFile(t *testing.T) {
+	n := start(t)
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		req := n.request("fsize-"+string(setup), "sh", "-c", "echo x >/tmp/file && exit 1; exit 5")
+		req.Setup, req.Spec.Process.Rlimits = setup, []specs.POSIXRlimit{{Type: "RLIMIT_FSIZE"}}
+		n.run(req)
+		if st := n.ended(req.ID); st.ExitCode != 5 && st.ExitCode != 128+int(syscall.SIGXFSZ) {
+			t.Errorf("%s: exit code %d", setup, st.ExitCode)
 		}
 	}
 }

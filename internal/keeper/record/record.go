@@ -231,7 +231,8 @@ type Join struct {
 	Staged bool `json:"staged,omitempty"`
 	// OwnProcesses: the init process has a PID namespace for itself and what descends from it.
 	OwnProcesses bool `json:"ownProcesses,omitempty"`
-	// Seen: others in its PID namespace saw the stage of its init process, for which the keeper kept the mark.
+	// Seen: the keeper kept the mark of its init process. Others in the PID namespace saw the stage, or the stage might
+	// write to no file (RLIMIT_FSIZE).
 	Seen bool `json:"seen,omitempty"`
 	// Whole is for earlier versions of the keeper: a stage has set all of it up. See Engine.
 	Whole bool `json:"whole,omitempty"`

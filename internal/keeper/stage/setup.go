@@ -134,8 +134,13 @@ func (s *Setup) forksLate() bool {
 	return slices.ContainsFunc(s.Join, func(ns Namespace) bool { return ns.Type == unix.CLONE_NEWPID })
 }
 
-// Seen says whether processes of the container's pod see the process before it is the program.
-func (s *Setup) Seen() bool { return s.forksLate() }
+// Seen says whether the keeper has to keep the mark: processes of the container's pod see the process before it is the
+// program, or the process may write to no file then.
+func (s *Setup) Seen() bool {
+	return s.forksLate() || slices.ContainsFunc(s.Limits, func(l Limit) bool {
+		return l.Resource == unix.RLIMIT_FSIZE && l.Soft == 0
+	})
+}
 
 func (s *Setup) encode(e *encoder) error {
 	pl := &e.plan
