@@ -45,7 +45,6 @@ import (
 	"berth/internal/pod/watch"
 	"berth/internal/quota"
 	"berth/internal/resolvconf"
-	"berth/internal/rootfs"
 	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/volume"
@@ -344,7 +343,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Size: cfg.PreparedPods, Maker: m.parts, NewID: record.NewID, InUse: func() bool { return !m.index.Empty() },
 		Log: cfg.Log,
 	})
-	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})
+	sampler, err := stats.New(stats.Config{Measure: usage.Written(dirs), Mountpoint: dirs.Containers(), Logger: cfg.Log})
 	if err != nil {
 		return nil, err
 	}

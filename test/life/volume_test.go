@@ -3,6 +3,7 @@ package life
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -364,4 +366,24 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 	if got := berth(false, "prune"); got != "" || !strings.Contains(berth(false, "ls"), "used") {
 		t.Errorf("prune again: %q", got)
 	}
+}
+
+// TestWhatIsInVolumesOfAnImageIsCounted as what the container has written: a kubelet evicts pods by that figure. Seen to
+// fail with the writable layer alone measured.
+func TestWhatIsInVolumesOfAnImageIsCounted(t *testing.T) {
+	nodetest.BerthOnly(t, "others count less")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(volumeImage(t, n))
+	const written = 5 << 20
+	c.Sh("head -c 5242880 /dev/zero >/data/new")
+	nodetest.Eventually(t, 30*time.Second, "what was written is in the statistics", func() error {
+		r, err := n.Runtime.ContainerStats(nodetest.Context(t), &cri.ContainerStatsRequest{ContainerId: c.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := r.Stats.GetWritableLayer().GetUsedBytes().GetValue(); used < written {
+			return fmt.Errorf("%d bytes are counted", used)
+		}
+		return nil
+	})
 }

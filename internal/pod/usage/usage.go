@@ -3,7 +3,10 @@ package usage
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
+	"path/filepath"
 
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -22,6 +25,23 @@ type Reader struct {
 	Dirs    *layout.Dirs
 	Cgroups *cgroups.Driver
 	Log     *slog.Logger
+}
+
+// Written measures what a container has written, as stats.Config.Measure: its writable layer, and the volumes that its
+// image declares. A client knows nothing of these, and limits what a container may write by the one figure.
+func Written(dirs *layout.Dirs) func(ctx context.Context, layer string) (bytes, inodes uint64, err error) {
+	return func(ctx context.Context, layer string) (uint64, uint64, error) {
+		bytes, inodes, err := rootfs.Usage(ctx, layer)
+		if err != nil {
+			return bytes, inodes, err
+		}
+		id := filepath.Base(filepath.Dir(layer))
+		more, files, err := rootfs.Usage(ctx, dirs.ImageVolumes(id))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // the image declares none
+		}
+		return bytes + more, inodes + files, err
+	}
 }
 
 // containerTarget is what is read of a container: its writable layer, and its cgroup while it runs.
