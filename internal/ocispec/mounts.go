@@ -122,6 +122,10 @@ func (b *builder) systemMounts() []specs.Mount {
 		// sysfs belongs to the network namespace, which the user namespace does not own.
 		sysfs = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys",
 			Options: []string{"rbind", "nosuid", "noexec", "nodev", access, "rprivate"}}
+		if b.host.RecursiveReadonly {
+			// The node has mounted more in it: cgroups, which those of the container only cover, and kernel interfaces.
+			sysfs.Options = append(sysfs.Options, "rnosuid", "rnoexec", "rnodev", "r"+access)
+		}
 	}
 	mqueue := specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
 		Options: []string{"nosuid", "noexec", "nodev"}}

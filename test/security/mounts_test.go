@@ -457,6 +457,36 @@ func TestCVE_2023_28642_ProcIsALinkAndTheProfileIsLost(t *testing.T) {
 	})
 }
 
+// CVE-2023-25809 (runc): a container in a user namespace that shares the host's network has the host's /sys, since it can
+// mount none of its own. The bind was read-only, and the host's cgroups that are mounted below it were not.
+//
+// Seen to fail without the recursive options of the mount, in systemMounts of ocispec/mounts.go.
+func TestCVE_2023_25809_TheHostsCgroupsAreWritable(t *testing.T) {
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n, inUserNamespace, func(c *cri.PodSandboxConfig) {
+		namespaces(c).Network = cri.NamespaceMode_NODE
+	}).Run(capabilities("SYS_ADMIN"))
+	below := 0
+	for line := range strings.Lines(c.Sh("cat /proc/self/mountinfo")) {
+		f := strings.Fields(line)
+		if len(f) < 10 || !strings.HasPrefix(f[4], "/sys") || strings.HasSuffix(f[len(f)-1], fmt.Sprintf("uid=%d,gid=%[1]d",
+			mappedRoot)) { // the directory of the container's own cgroups (version 1)
+			continue
+		}
+		if below++; !strings.HasPrefix(f[5], "ro,nosuid,nodev,noexec") {
+			t.Errorf("%s is %s", f[4], f[5])
+		}
+	}
+	if below < 2 {
+		t.Errorf("%d mounts at /sys", below)
+	}
+	// Without the mounts that cover them.
+	if got := c.Sh("umount /sys/fs/cgroup/* /sys/fs/cgroup 2>/dev/null; for d in /sys/fs/cgroup /sys/fs/cgroup/*; do " +
+		"mount -o remount,bind,rw $d 2>/dev/null && echo $d; done; true"); got != "" {
+		t.Errorf("it has made these writable: %s", got)
+	}
+}
+
 // CVE-2025-31133 (runc): a masked file is covered by the container's /dev/null. Another container exchanged that,
 // in a volume on /dev, with a link, and the file that the link led to was mounted, writable, in place of the mask.
 // CVE-2026-88265 (crun): the same link was opened for the container's standard streams, so that they were a file
