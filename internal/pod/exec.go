@@ -27,7 +27,9 @@ const killPatience = 2 * time.Second
 // is killed with all processes that it has started, and the error is context.DeadlineExceeded.
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
-	var out, errOut stdio.Buffer
+	out, errOut := stdio.Buffer{Of: &m.outputs}, stdio.Buffer{Of: &m.outputs}
+	defer out.Release()
+	defer errOut.Release()
 	e := &execution{m: m, kind: audit.ExecSync, timeout: timeout,
 		opts: ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}}
 	exit, err := e.run(ctx, id, metrics.ExecSync)

@@ -38,6 +38,7 @@ import (
 	"berth/internal/pod/prepared"
 	"berth/internal/pod/record"
 	"berth/internal/pod/recovery"
+	"berth/internal/pod/stdio"
 	"berth/internal/pod/storage"
 	"berth/internal/pod/teardown"
 	"berth/internal/pod/trash"
@@ -270,6 +271,7 @@ type Manager struct {
 	prepared    *prepared.Pool
 	relay       *plugins.Relay
 
+	outputs    stdio.Shared     // of ExecSync
 	background background.Group // what no call waits for
 	stop       context.CancelFunc
 	ctx        context.Context // ends with Close

@@ -194,7 +194,8 @@ func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
 
 // CVE-2022-31030 (containerd): all that a command of ExecSync wrote was held in memory until it ended.
 //
-// Seen to fail with the limit taken out of limited.Write in pod/exec.go.
+// Seen to fail with the limit taken out of limited.Write in pod/exec.go, and its part with many commands without the
+// bound of all together, in Buffer.Write of pod/stdio/stdio.go: they took 1066 MiB.
 func TestCVE_2022_31030_AnExecWritesWithoutEnd(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		c := s.pod(t, n).Run()
@@ -219,6 +220,22 @@ func TestCVE_2022_31030_AnExecWritesWithoutEnd(t *testing.T) {
 		berthd, _ = peak(t, n, func() { _, _ = c.Exec(1, "sh", "-c", "exec cat /dev/zero") })
 		if took := time.Since(begin); took > node.Patience(20*time.Second) || berthd > 250<<20 {
 			t.Errorf("a command without end took %v and %d MiB", took, berthd>>20)
+		}
+		// And many of them, as the probes of one pod can be.
+		berthd, _ = peak(t, n, func() {
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() {
+					_, _ = c.Exec(60, "sh", "-c", "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; sleep 3")
+				})
+			}
+			all.Wait()
+		})
+		if t.Logf("berthd took %d MiB for 20 commands", berthd>>20); berthd > 400<<20 {
+			t.Errorf("berthd took %d MiB for 20 commands", berthd>>20)
+		}
+		if r, err := c.Exec(60, "sh", "-c", "head -c 10000000 /dev/zero"); err != nil || len(r.Stdout) != 10000000 {
+			t.Errorf("then a command has %d bytes of output: %v", len(r.GetStdout()), err)
 		}
 		same()
 		settledFiles(t, n, files)

@@ -142,7 +142,7 @@ func TestATerminalBeginsWithTheSizeThatItsClientHas(t *testing.T) {
 }
 
 func TestABufferKeepsTheBeginning(t *testing.T) {
-	var b Buffer
+	b := Buffer{Of: &Shared{}}
 	for range 3 {
 		if n, err := b.Write(make([]byte, maxSyncOutput/2+1)); n != maxSyncOutput/2+1 || err != nil {
 			t.Errorf("written are %d bytes (%v)", n, err)
@@ -150,6 +150,35 @@ func TestABufferKeepsTheBeginning(t *testing.T) {
 	}
 	if n := len(b.Bytes()); n != maxSyncOutput {
 		t.Errorf("kept are %d bytes", n)
+	}
+}
+
+// TestBuffersKeepABoundTogether, whatever else each may always keep. Seen to fail without what they share.
+func TestBuffersKeepABoundTogether(t *testing.T) {
+	of := &Shared{}
+	const each = maxSyncOutput / 4
+	all := make([]Buffer, 2*allSyncOutput/each)
+	kept := 0
+	for i := range all {
+		all[i].Of = of
+		for range each / 4096 {
+			_, _ = all[i].Write(make([]byte, 4096))
+		}
+		n := len(all[i].Bytes())
+		if kept += n; n > each || n < leastSyncOutput {
+			t.Errorf("buffer %d keeps %d bytes", i, n)
+		}
+	}
+	if most := allSyncOutput + len(all)*leastSyncOutput; kept > most || kept < most-2*each {
+		t.Errorf("%d bytes are kept, want about %d", kept, most)
+	}
+	for i := range all {
+		all[i].Release()
+		_, _ = all[i].Write(make([]byte, each))
+	}
+	b := Buffer{Of: of}
+	if _, _ = b.Write(make([]byte, maxSyncOutput)); len(b.Bytes()) != maxSyncOutput {
+		t.Errorf("then one keeps %d bytes", len(b.Bytes()))
 	}
 }
 
