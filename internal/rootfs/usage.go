@@ -16,10 +16,11 @@ import (
 	"berth/internal/dirtree"
 )
 
-// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes. Each name of a file counts for its
-// part of it, so a file with two hard links in the tree counts once, and one that has its other link elsewhere by half:
-// to remember the files takes memory for as many as a container makes. It stays on the file system of dir and stops when
-// ctx ends; with an error it returns what it has counted by then. Files that come and go while it counts are no error.
+// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes. Each name of a file counts for
+// its part of it, so a file with two hard links in the tree counts once, and one that has its other link elsewhere by
+// half: to remember the files takes memory for as many as a container makes. It stays on the file system of dir and
+// stops when ctx ends; with an error it returns what it has counted by then. Files that come and go while it counts are
+// no error.
 func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
 	var linkedBytes, linkedInodes float64 // of files with several links
 	err = Walk(ctx, dir, func(_ int, _ string, st *unix.Stat_t) error {

@@ -50,9 +50,9 @@ func links(s *nl.NetlinkSocket, f func(model.InterfaceUsage)) error {
 	})
 }
 
-// text is the name of an interface as text: each byte that is part of none is a colon and two digits, "\xff" for instance
-// ":ff". A pod with CAP_NET_ADMIN gives any names, and no message and no metric takes one that is not UTF-8: the
-// statistics of all pods would be lost. The kernel lets no name have a colon, so no two become one.
+// text is the name of an interface as text: each byte that is part of none is a colon and two digits, "\xff" for
+// instance ":ff". A pod with CAP_NET_ADMIN gives any names, and no message and no metric takes one that is not UTF-8:
+// the statistics of all pods would be lost. The kernel lets no name have a colon, so no two become one.
 func text(name string) string {
 	if utf8.ValidString(name) {
 		return name

@@ -317,8 +317,8 @@ func TestWritableLayersAreMeasuredSeldom(t *testing.T) {
 	}
 }
 
-// TestALayerThatTakesTooLongHasAFigure: what was counted in the time that there is. Seen to fail with the figure left as
-// it was, which was none: a container with enough files took any space unseen.
+// TestALayerThatTakesTooLongHasAFigure: what was counted in the time that there is. Seen to fail with the figure left
+// as it was, which was none: a container with enough files took any space unseen.
 func TestALayerThatTakesTooLongHasAFigure(t *testing.T) {
 	var calls, counted atomic.Uint64
 	counted.Store(100)

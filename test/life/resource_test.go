@@ -426,8 +426,8 @@ func TestAHandlersUlimitsReachItsContainers(t *testing.T) {
 	}
 }
 
-// TestAnyNameOfAnInterfaceIsInTheStatistics: a container with CAP_NET_ADMIN gives interfaces names that are no text. Seen
-// to fail where the names were passed on as they are: no pod had statistics or metrics.
+// TestAnyNameOfAnInterfaceIsInTheStatistics: a container with CAP_NET_ADMIN gives interfaces names that are no text.
+// Seen to fail where the names were passed on as they are: no pod had statistics or metrics.
 func TestAnyNameOfAnInterfaceIsInTheStatistics(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)

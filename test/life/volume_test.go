@@ -368,8 +368,8 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 	}
 }
 
-// TestWhatIsInVolumesOfAnImageIsCounted as what the container has written: a kubelet evicts pods by that figure. Seen to
-// fail with the writable layer alone measured.
+// TestWhatIsInVolumesOfAnImageIsCounted as what the container has written: a kubelet evicts pods by that figure. Seen
+// to fail with the writable layer alone measured.
 func TestWhatIsInVolumesOfAnImageIsCounted(t *testing.T) {
 	nodetest.BerthOnly(t, "others count less")
 	n := nodetest.Shared(t)

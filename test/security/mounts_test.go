@@ -457,8 +457,8 @@ func TestCVE_2023_28642_ProcIsALinkAndTheProfileIsLost(t *testing.T) {
 	})
 }
 
-// CVE-2023-25809 (runc): a container in a user namespace that shares the host's network has the host's /sys, since it can
-// mount none of its own. The bind was read-only, and the host's cgroups that are mounted below it were not.
+// CVE-2023-25809 (runc): a container in a user namespace that shares the host's network has the host's /sys, since it
+// can mount none of its own. The bind was read-only, and the host's cgroups that are mounted below it were not.
 //
 // Seen to fail without the recursive options of the mount, in systemMounts of ocispec/mounts.go.
 func TestCVE_2023_25809_TheHostsCgroupsAreWritable(t *testing.T) {

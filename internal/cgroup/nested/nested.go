@@ -1,5 +1,5 @@
-// Package nested knows the cgroups in a cgroup. A container that may make cgroups in its own may make them deeper than a
-// path can be, so they are reached by descriptors.
+// Package nested knows the cgroups in a cgroup. A container that may make cgroups in its own may make them deeper than
+// a path can be, so they are reached by descriptors.
 package nested
 
 import (
@@ -15,14 +15,14 @@ import (
 	"berth/internal/dirtree"
 )
 
-// leaf is how many links the directory of a cgroup has that has no other one in it: the kernel counts the directories in
-// one. A leaf need not be listed, and has up to eighty files.
+// leaf is how many links the directory of a cgroup has that has no other one in it: the kernel counts the directories
+// in one. A leaf need not be listed, and has up to eighty files.
 const leaf = 2
 
 type dir = dirtree.Dir[struct{}]
 
-// Processes are the IDs of the processes in the cgroup of a directory and in all below it, in no order. Cgroups that are
-// removed meanwhile are passed over, but for the first one.
+// Processes are the IDs of the processes in the cgroup of a directory and in all below it, in no order. Cgroups that
+// are removed meanwhile are passed over, but for the first one.
 func Processes(path string) (pids []int, err error) {
 	pids, err = members(unix.AT_FDCWD, path+"/cgroup.procs", nil)
 	if errors.Is(err, unix.EOPNOTSUPP) { // it is a threaded one, and has threads only

@@ -246,8 +246,8 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	return nil
 }
 
-// RemoveNested removes the cgroups that a container whose processes are dead has made in its own. They may be deeper than
-// what libcontainer and OCI runtimes can remove.
+// RemoveNested removes the cgroups that a container whose processes are dead has made in its own. They may be deeper
+// than what libcontainer and OCI runtimes can remove.
 func RemoveNested(ctx context.Context, paths map[string]string) error {
 	var errs []error
 	for k, p := range paths {

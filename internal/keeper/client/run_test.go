@@ -152,9 +152,9 @@ func TestAForeignProcessIsNoPIDNamespaceToJoin(t *testing.T) {
 	}
 }
 
-// TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin: the process ID of a target that has ended may be that of a container
-// of another pod by the time of the start. Seen to fail with the containers of all pods taken for targets: the container
-// saw the processes of the other pod.
+// TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin: the process ID of a target that has ended may be that of a
+// container of another pod by the time of the start. Seen to fail with the containers of all pods taken for targets:
+// the container saw the processes of the other pod.
 func TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin(t *testing.T) {
 	n := start(t)
 	other := n.run(n.request("other", "sleep", "1000"))
@@ -183,8 +183,8 @@ func TestAContainerOfAnotherPodIsNoPIDNamespaceToJoin(t *testing.T) {
 	}
 }
 
-// TestAContainerMayWriteToNoFile: its limit of the size of files is 0. Seen to fail where the stage itself marks that the
-// program begins, in a file: no such container started.
+// TestAContainerMayWriteToNoFile: its limit of the size of files is 0. Seen to fail where the stage itself marks that
+// the program begins, in a file: no such container started.
 func TestAContainerMayWriteToNoFile(t *testing.T) {
 	n := start(t)
 	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {

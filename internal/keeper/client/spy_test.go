@@ -195,9 +195,9 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 	}
 }
 
-// TestNobodySeesAProcessWithoutAFilter: a profile that forbids what a process has to do when others see it already, such
-// as setsid(2), is loaded once that is done. A filter that allows just this besides is loaded before. The processes have
-// CAP_SYS_ADMIN until then, with which they load the profile, and may be traced.
+// TestNobodySeesAProcessWithoutAFilter: a profile that forbids what a process has to do when others see it already,
+// such as setsid(2), is loaded once that is done. A filter that allows just this besides is loaded before. The
+// processes have CAP_SYS_ADMIN until then, with which they load the profile, and may be traced.
 //
 // Seen to fail without the first filter: the processes were seen with all system calls and CAP_SYS_ADMIN.
 func TestNobodySeesAProcessWithoutAFilter(t *testing.T) {

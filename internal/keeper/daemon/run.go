@@ -334,10 +334,10 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
 }
 
-// targetLives fails if the specification names the PID namespace of a process that is none of a running container of the
-// same pod, by a path below /proc. The process ID may have been another container's when berthd looked, whose end has
-// made it free for any process of the node, and for a container of any pod. A container that runs now has had the ID
-// since then: so it is its namespace that the new one has joined.
+// targetLives fails if the specification names the PID namespace of a process that is none of a running container of
+// the same pod, by a path below /proc. The process ID may have been another container's when berthd looked, whose end
+// has made it free for any process of the node, and for a container of any pod. A container that runs now has had the
+// ID since then: so it is its namespace that the new one has joined.
 func (c *container) targetLives(spec *specs.Spec) error {
 	for _, ns := range spec.Linux.Namespaces {
 		var pid int

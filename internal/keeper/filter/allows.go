@@ -84,8 +84,8 @@ const (
 	dataArguments    = 16
 )
 
-// With returns a program that allows some calls, and is the filter for all others. Of the arguments of these calls, those
-// that are not 0 have to be as they are here. It is nil where there can be no such program: it would be too long.
+// With returns a program that allows some calls, and is the filter for all others. Of the arguments of these calls,
+// those that are not 0 have to be as they are here. It is nil where there can be no such program: it would be too long.
 func (f *Filter) With(calls []Call) []byte {
 	arch, ok := architectures[runtime.GOARCH]
 	if !ok || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
