@@ -148,6 +148,7 @@ func newStreams(
 		Runtime:     pods,
 		Address:     cfg.Stream.HostPort(),
 		IdleTimeout: time.Duration(cfg.Stream.IdleTimeout),
+		Avoid:       pods.IsHostPort,
 		Log:         log,
 		Metrics:     measured,
 	}

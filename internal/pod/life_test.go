@@ -149,6 +149,44 @@ func makeAhead(n *memoryNode) {
 	}
 }
 
+// TestHostPortsAreThoseOfPodsThatRun and have a network of their own: others have nothing that leads to them.
+func TestHostPortsAreThoseOfPodsThatRun(t *testing.T) {
+	n := newMemoryNode(t)
+	for name, c := range map[string]struct {
+		mapping model.PortMapping
+		network model.NamespaceMode
+		stop    bool
+		want    bool
+	}{
+		"a port":                  {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, "", false, true},
+		"another one":             {model.PortMapping{Protocol: model.TCP, HostPort: 9002}, "", false, false},
+		"of UDP":                  {model.PortMapping{Protocol: model.UDP, HostPort: 9001}, "", false, false},
+		"in the node's network":   {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, model.NamespaceNode, false, false},
+		"of a pod that has ended": {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, "", true, false},
+	} {
+		cfg := podConfig()
+		cfg.Metadata.Name, cfg.PortMappings, cfg.Security.Namespaces.Network = name, []model.PortMapping{c.mapping}, c.network
+		if c.network != "" {
+			cfg.Hostname = ""
+		}
+		id, err := n.RunSandbox(t.Context(), cfg, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.stop {
+			if err := n.StopSandbox(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := n.IsHostPort(9001); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if err := n.RemoveSandbox(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestAPodGetsWhatWasMadeAhead, if that serves it. The memoryHost would have nothing else of the set.
 func TestAPodGetsWhatWasMadeAhead(t *testing.T) {
 	n := newMemoryNode(t)

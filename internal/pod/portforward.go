@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/audit"
+	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/pod/record"
 )
@@ -80,6 +81,22 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), err)
 	}
 	return ctx.Err()
+}
+
+// IsHostPort tells whether TCP connections to a port of the node may lead to a pod.
+func (m *Manager) IsHostPort(port uint16) bool {
+	for _, s := range m.index.Sandboxes() {
+		r := s.Record()
+		if r.Phase != record.SandboxReady || r.NodeNetwork() {
+			continue
+		}
+		for _, p := range r.Config.PortMappings {
+			if p.HostPort == int32(port) && p.Protocol == model.TCP {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // counted counts what is read.

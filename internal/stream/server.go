@@ -45,8 +45,11 @@ type Config struct {
 	CreationTimeout time.Duration
 	// TokenTTL is how long an address is good for. 1 min.
 	TokenTTL time.Duration
-	Log      *slog.Logger
-	Metrics  *metrics.Set // nil: nothing is counted
+	// Avoid tells whether a pod has a port as its host port: clients of the server would reach the pod there. Where Address
+	// leaves the port open, another one is taken. Nil: no pod has any.
+	Avoid   func(port uint16) bool
+	Log     *slog.Logger
+	Metrics *metrics.Set // nil: nothing is counted
 }
 
 // Server serves streams until Close. Its methods may be called concurrently.
@@ -91,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	listener, err := net.Listen("tcp", cfg.Address)
+	listener, err := openListener(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
@@ -134,6 +137,38 @@ func New(cfg Config) (*Server, error) {
 	}
 	go s.serve()
 	return s, nil
+}
+
+// mostAvoided is how many ports are passed over.
+const mostAvoided = 1000
+
+// openListener listens at a port that no pod has, unless the configuration names it.
+func openListener(cfg *Config) (net.Listener, error) {
+	_, asked, err := net.SplitHostPort(cfg.Address)
+	if err != nil {
+		return nil, err
+	}
+	var avoided []net.Listener // open, so that the kernel gives another port
+	defer func() {
+		for _, l := range avoided {
+			l.Close()
+		}
+	}()
+	for {
+		l, err := net.Listen("tcp", cfg.Address)
+		if err != nil {
+			return nil, err
+		}
+		if cfg.Avoid == nil || !cfg.Avoid(uint16(l.Addr().(*net.TCPAddr).Port)) {
+			return l, nil
+		}
+		if asked != "0" || len(avoided) == mostAvoided {
+			cfg.Log.Error("the port of the streaming server is a host port of a pod, which its clients may reach instead",
+				"address", l.Addr().String())
+			return l, nil
+		}
+		avoided = append(avoided, l)
+	}
 }
 
 func (s *Server) serve() {

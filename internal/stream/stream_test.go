@@ -11,10 +11,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -596,4 +599,32 @@ func TestASilentConnectionIsEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheServerTakesNoPortOfAPod: a pod that has the port gets the connections of clients, with their tokens. Seen to fail
+// with any free port taken.
+func TestTheServerTakesNoPortOfAPod(t *testing.T) {
+	avoided := map[uint16]bool{}
+	avoid := func(port uint16) bool {
+		if len(avoided) < 20 {
+			avoided[port] = true
+		}
+		return avoided[port]
+	}
+	s, err := New(Config{Runtime: newHost(), Avoid: avoid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	at, err := netip.ParseAddrPort(s.Address())
+	if err != nil || avoided[at.Port()] || len(avoided) != 20 {
+		t.Errorf("it listens at %s, %v, of which %d ports were to be avoided", s.Address(), err, len(avoided))
+	}
+	// One that is configured is taken, as the kubelet of the node may know it.
+	told, err := New(Config{Runtime: newHost(), Address: fmt.Sprintf("127.0.0.1:%d", slices.Collect(maps.Keys(avoided))[0]),
+		Avoid: avoid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer told.Close(t.Context())
 }

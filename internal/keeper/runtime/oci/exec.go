@@ -16,8 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/firstbytes"
 	"berth/internal/cgroup/nested"
+	"berth/internal/firstbytes"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
