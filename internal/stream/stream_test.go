@@ -618,7 +618,7 @@ func TestTheServerTakesNoPortOfAPod(t *testing.T) {
 	defer s.Close(t.Context())
 	at, err := netip.ParseAddrPort(s.Address())
 	if err != nil || avoided[at.Port()] || len(avoided) != 20 {
-		t.Errorf("it listens at %s, %v, of which %d ports were to be avoided", s.Address(), err, len(avoided))
+		t.Fatalf("it listens at %s, %v, and %d ports were to be avoided", s.Address(), err, len(avoided))
 	}
 	// One that is configured is taken, as the kubelet of the node may know it.
 	told, err := New(Config{Runtime: newHost(), Address: fmt.Sprintf("127.0.0.1:%d", slices.Collect(maps.Keys(avoided))[0]),
