@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux/label"
@@ -69,7 +70,12 @@ func (p *podInits) initCopy(mount string) (string, error) {
 	}
 	// Pods of an earlier keeper keep the file that they have.
 	partial := path + ".new"
-	if err := errors.Join(os.WriteFile(partial, []byte(file), 0o755), label.Relabel(partial, mount, true)); err != nil {
+	// A process that was forked meanwhile would have the file open until it executes its own program, and nobody could
+	// execute the file until then.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(partial, []byte(file), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err := errors.Join(err, label.Relabel(partial, mount, true)); err != nil {
 		return "", errors.Join(err, os.Remove(partial))
 	}
 	if err := os.Rename(partial, path); err != nil {
