@@ -152,17 +152,18 @@ func makeAhead(n *memoryNode) {
 // TestHostPortsAreThoseOfPodsThatRun and have a network of their own: others have nothing that leads to them.
 func TestHostPortsAreThoseOfPodsThatRun(t *testing.T) {
 	n := newMemoryNode(t)
+	tcp := model.PortMapping{Protocol: model.TCP, HostPort: 9001}
 	for name, c := range map[string]struct {
 		mapping model.PortMapping
 		network model.NamespaceMode
 		stop    bool
 		want    bool
 	}{
-		"a port":                  {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, "", false, true},
+		"a port":                  {tcp, "", false, true},
 		"another one":             {model.PortMapping{Protocol: model.TCP, HostPort: 9002}, "", false, false},
 		"of UDP":                  {model.PortMapping{Protocol: model.UDP, HostPort: 9001}, "", false, false},
-		"in the node's network":   {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, model.NamespaceNode, false, false},
-		"of a pod that has ended": {model.PortMapping{Protocol: model.TCP, HostPort: 9001}, "", true, false},
+		"in the node's network":   {tcp, model.NamespaceNode, false, false},
+		"of a pod that has ended": {tcp, "", true, false},
 	} {
 		cfg := podConfig()
 		cfg.Metadata.Name, cfg.PortMappings, cfg.Security.Namespaces.Network = name, []model.PortMapping{c.mapping}, c.network

@@ -45,8 +45,8 @@ type Config struct {
 	CreationTimeout time.Duration
 	// TokenTTL is how long an address is good for. 1 min.
 	TokenTTL time.Duration
-	// Avoid tells whether a pod has a port as its host port: clients of the server would reach the pod there. Where Address
-	// leaves the port open, another one is taken. Nil: no pod has any.
+	// Avoid tells whether a pod has a port as its host port: clients of the server would reach the pod there. Where
+	// Address leaves the port open, another one is taken. Nil: no pod has any.
 	Avoid   func(port uint16) bool
 	Log     *slog.Logger
 	Metrics *metrics.Set // nil: nothing is counted

@@ -601,8 +601,8 @@ func TestASilentConnectionIsEnded(t *testing.T) {
 	}
 }
 
-// TestTheServerTakesNoPortOfAPod: a pod that has the port gets the connections of clients, with their tokens. Seen to fail
-// with any free port taken.
+// TestTheServerTakesNoPortOfAPod: a pod that has the port gets the connections of clients, with their tokens. Seen to
+// fail with any free port taken.
 func TestTheServerTakesNoPortOfAPod(t *testing.T) {
 	avoided := map[uint16]bool{}
 	avoid := func(port uint16) bool {
@@ -621,8 +621,8 @@ func TestTheServerTakesNoPortOfAPod(t *testing.T) {
 		t.Fatalf("it listens at %s, %v, and %d ports were to be avoided", s.Address(), err, len(avoided))
 	}
 	// One that is configured is taken, as the kubelet of the node may know it.
-	told, err := New(Config{Runtime: newHost(), Address: fmt.Sprintf("127.0.0.1:%d", slices.Collect(maps.Keys(avoided))[0]),
-		Avoid: avoid})
+	taken := slices.Collect(maps.Keys(avoided))[0]
+	told, err := New(Config{Runtime: newHost(), Address: fmt.Sprintf("127.0.0.1:%d", taken), Avoid: avoid})
 	if err != nil {
 		t.Fatal(err)
 	}
