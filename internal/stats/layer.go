@@ -91,8 +91,8 @@ func (s *Sampler) run() {
 }
 
 // measure measures a layer, stores the figure, and decides when the layer is due again. last: it is not tried again at
-// once if ctx ends before. Then what was counted is taken for the figure: a container could otherwise have so many files
-// that its layer is never measured, and fill the disk.
+// once if ctx ends before. Then what was counted is taken for the figure: a container could otherwise have so many
+// files that its layer is never measured, and fill the disk.
 func (s *Sampler) measure(ctx context.Context, e *entry, dir string, last bool) error {
 	e.mu.Lock()
 	ended := e.ended

@@ -3,6 +3,7 @@ package encryption
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -73,6 +74,21 @@ func keyFile(t *testing.T, dir, name string, data []byte) string {
 }
 
 const text = "the bytes of a layer"
+
+// TestALayerMayHaveManyRecipients, more than the library that reads them allows by itself.
+func TestALayerMayHaveManyRecipients(t *testing.T) {
+	key := ecKey(t)
+	recipients := make([]crypto.PublicKey, 100)
+	for i := range recipients {
+		recipients[i] = ecKey(t).Public()
+	}
+	recipients[len(recipients)-1] = key.Public()
+	l := must[*encryptiontest.Layer](t)(encryptiontest.Encrypt(plain(), recipients...))
+	secrets, err := Keys{key}.Open(t.Context(), []ocispec.Descriptor{descriptor(l)})
+	if err != nil || secrets[0] == nil {
+		t.Errorf("%v, %v", secrets, err)
+	}
+}
 
 // descriptor is that of a layer, encrypted.
 func descriptor(l *encryptiontest.Layer) ocispec.Descriptor {

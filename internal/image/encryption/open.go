@@ -1,6 +1,7 @@
 package encryption
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -31,6 +32,10 @@ const aes256 = "AES_256_CTR_HMAC_SHA256"
 // maxTries is how many times at most a key of the node is tried for one image. An operation with an RSA key takes a
 // millisecond or more, and an annotation may have thousands of recipients.
 const maxTries = 2000
+
+func init() {
+	jose.MaxRecipients = maxTries // which are counted before
+}
 
 // maxWrapped is how many bytes the key of a layer may have, encrypted for some hundred recipients.
 const maxWrapped = 256 << 10
@@ -94,7 +99,11 @@ func (k Keys) open(ctx context.Context, annotations map[string]string, tries *in
 			return nil, fmt.Errorf("its image has more recipients than %d keys can be tried for: %w", len(k),
 				errdefs.ErrResourceExhausted)
 		}
-		message, err := jose.ParseEncrypted(string(data), keyAlgorithms, contentAlgorithms)
+		parse := jose.ParseEncryptedCompact
+		if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) { // as ocicrypt writes it
+			parse = jose.ParseEncryptedJSON
+		}
+		message, err := parse(string(data), keyAlgorithms, contentAlgorithms)
 		if err != nil {
 			return nil, fmt.Errorf("its annotation %s does not parse: %w: %w", ofJWE, err, errdefs.ErrInvalidArgument)
 		}

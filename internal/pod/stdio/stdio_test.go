@@ -153,7 +153,7 @@ func TestABufferKeepsTheBeginning(t *testing.T) {
 	}
 }
 
-// TestBuffersKeepABoundTogether, whatever else each may always keep. Seen to fail without what they share.
+// TestBuffersKeepABoundTogether, whatever else each may always keep.
 func TestBuffersKeepABoundTogether(t *testing.T) {
 	of := &Shared{}
 	const each = maxSyncOutput / 4
