@@ -40,6 +40,10 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 		return nil, nil, 0, fmt.Errorf("command %q in container %s timed out after %v: %w",
 			cmd, record.ShortID(id), timeout, context.DeadlineExceeded)
 	}
+	if out.Cut() || errOut.Cut() {
+		m.log.Warn("the output of a command is cut off: the commands of ExecSync keep as much together as they may",
+			"container_id", id)
+	}
 	return out.Bytes(), errOut.Bytes(), exit.ExitCode, nil
 }
 

@@ -248,6 +248,7 @@ type Buffer struct {
 	buf   bytes.Buffer
 	taken int  // of Shared
 	full  bool // what comes is dropped
+	cut   bool // since others keep much
 }
 
 // Write keeps what there is room for, and never fails.
@@ -264,6 +265,7 @@ func (l *Buffer) Write(p []byte) (int, error) {
 		l.taken += more
 	default:
 		keep, l.full = keep[:max(0, leastSyncOutput-l.buf.Len())], true
+		l.cut = true
 	}
 	l.buf.Write(keep)
 	return len(p), nil
@@ -275,6 +277,13 @@ func (l *Buffer) Release() {
 	defer l.mu.Unlock()
 	l.Of.taken.Add(-int64(l.taken))
 	l.taken, l.full = 0, true
+}
+
+// Cut tells whether something was dropped because others keep much.
+func (l *Buffer) Cut() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cut
 }
 
 // Bytes is what was kept.

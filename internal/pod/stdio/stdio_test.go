@@ -158,7 +158,7 @@ func TestBuffersKeepABoundTogether(t *testing.T) {
 	of := &Shared{}
 	const each = maxSyncOutput / 4
 	all := make([]Buffer, 2*allSyncOutput/each)
-	kept := 0
+	kept, cut := 0, 0
 	for i := range all {
 		all[i].Of = of
 		for range each / 4096 {
@@ -168,6 +168,15 @@ func TestBuffersKeepABoundTogether(t *testing.T) {
 		if kept += n; n > each || n < leastSyncOutput {
 			t.Errorf("buffer %d keeps %d bytes", i, n)
 		}
+		if all[i].Cut() != (n < each) {
+			t.Errorf("buffer %d keeps %d of %d bytes, and says that it was cut off: %v", i, n, each, all[i].Cut())
+		}
+		if all[i].Cut() {
+			cut++
+		}
+	}
+	if cut == 0 || cut == len(all) {
+		t.Errorf("%d of %d were cut off", cut, len(all))
 	}
 	if most := allSyncOutput + len(all)*leastSyncOutput; kept > most || kept < most-2*each {
 		t.Errorf("%d bytes are kept, want about %d", kept, most)
