@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/mountns"
 )
 
 // childName makes this process's own binary a child that does one thing with one path.
@@ -84,8 +86,8 @@ type waits struct {
 	count int
 }
 
-// stuck are those of paths that pods name, and remote those of root file systems with remote layers: neither keeps the
-// other from being looked at.
+// stuck are those of paths that pods name, and remote those of root file systems with remote layers, which are where
+// Berth's own mounts are: neither keeps the other from being looked at.
 var stuck, remote waits
 
 func ask(what, path string, result any, alive func() bool, more ...string) error {
@@ -108,16 +110,22 @@ func (w *waits) ask(what, path string, result any, alive func() bool, more ...st
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	started, done := make(chan *os.Process, 1), make(chan error, 1)
+	onNode := mountns.OnNode
+	if w == &remote || mountns.Own(path) {
+		onNode = func(f func() error) error { return f() }
+	}
 	go func() {
 		// Pdeathsig is about the thread that starts the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		if err == nil {
-			started <- cmd.Process
-			err = cmd.Wait()
-		}
-		done <- err
+		done <- onNode(func() error {
+			err := cmd.Start()
+			if err == nil {
+				started <- cmd.Process
+				err = cmd.Wait()
+			}
+			return err
+		})
 	}()
 	for waiting := true; waiting; {
 		select {

@@ -3,5 +3,7 @@
 // process keeps all open files, locks and sockets even after kill -9. So this process only makes lookups that the
 // kernel answers from its caches (RESOLVE_CACHED). A child process makes all others.
 //
+// A path is the node's, also where Berth's own mounts are in a mount namespace of their own.
+//
 // The same goes for root file systems with remote layers, which a snapshotter reads from a registry.
 package hostpath

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/mountns"
 )
 
 // Resolved is a path without links.
@@ -47,8 +49,11 @@ const resolveCached = 0x20 // RESOLVE_CACHED of linux/openat2.h
 
 // openKnown opens what the kernel has in its cache, with O_PATH and further flags.
 func openKnown(path string, flags uint64) (int, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: resolveCached}
-	return unix.Openat2(unix.AT_FDCWD, path, &how)
+	how, dir := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: resolveCached}, unix.AT_FDCWD
+	if root := mountns.Root(); root != nil && !mountns.Own(path) {
+		dir, how.Resolve = int(root.Fd()), how.Resolve|unix.RESOLVE_IN_ROOT
+	}
+	return unix.Openat2(dir, path, &how)
 }
 
 // known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12).

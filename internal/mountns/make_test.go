@@ -42,8 +42,8 @@ func inside(pin string) error {
 	if is, err := Inside(pin); err != nil || !is {
 		return fmt.Errorf("not in the namespace: %w", err)
 	}
-	if os.Getenv("MOUNTNS_MIRROR") != "" {
-		if err := Mirror(); err != nil {
+	if paths, mirror := os.LookupEnv("MOUNTNS_MIRROR"); mirror {
+		if err := Mirror(filepath.SplitList(paths)); err != nil {
 			return err
 		}
 	}
@@ -70,13 +70,18 @@ func onHost(t *testing.T) bool {
 
 func do(t *testing.T, pin, command string) string {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "MOUNTNS_PIN="+pin, "MOUNTNS_DO="+command)
-	out, err := cmd.CombinedOutput()
+	out, err := try(pin, command)
 	if err != nil {
 		t.Fatalf("%s: %v: %s", command, err, out)
 	}
-	return strings.TrimSpace(string(out))
+	return out
+}
+
+func try(pin, command string) (string, error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "MOUNTNS_PIN="+pin, "MOUNTNS_DO="+command)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
 }
 
 func must(t *testing.T, command string, args ...string) string {
@@ -138,7 +143,7 @@ func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
 	if got := do(t, pin, options); strings.HasPrefix(got, "ro") {
 		t.Errorf("this kernel brings attributes to peers, so Mirror is not needed: %q", got)
 	}
-	t.Setenv("MOUNTNS_MIRROR", "1")
+	t.Setenv("MOUNTNS_MIRROR", "")
 	if got := do(t, pin, options); !strings.HasPrefix(got, "ro,noexec") {
 		t.Errorf("a volume that was made read-only has %q", got)
 	}
@@ -177,6 +182,77 @@ func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
 	}
 	if got := do(t, pin, "ls -A "+root+"/x"); got != "" {
 		t.Errorf("a new one has %s", got)
+	}
+}
+
+// TestADifferenceConcernsWhoMountsIt: what the node mounts where its mounts are not shared is not in the namespace.
+func TestADifferenceConcernsWhoMountsIt(t *testing.T) {
+	if !onHost(t) {
+		return
+	}
+	dir := t.TempDir()
+	pin, data, at := Pin(filepath.Join(dir, "keeper")), filepath.Join(dir, "data"), filepath.Join(dir, "data/disk")
+	covered := filepath.Join(dir, "covered/volume")
+	for _, d := range []string{data, covered} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, "mount", "-t", "tmpfs", "data", data)
+	must(t, "mkdir", at)
+	if err := Make(pin, []string{filepath.Join(dir, "root")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // or the directory cannot be removed
+		for _, m := range []string{pin, filepath.Dir(pin), at, data, filepath.Dir(covered), covered} {
+			_ = unix.Unmount(m, unix.MNT_DETACH)
+		}
+	})
+	mirror := func(path string) error {
+		t.Setenv("MOUNTNS_MIRROR", path)
+		out, err := try(pin, "true")
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	refused := func(what, path, mention string) {
+		t.Helper()
+		if err := mirror(path); err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("%s: %v; want an error with %q", what, err, mention)
+		}
+	}
+	must(t, "mount", "--make-private", data)
+	must(t, "mount", "-t", "tmpfs", "disk", at)
+	refused("a path on the mount", at+"/x", "mount at "+at)
+	refused("a path above the mount", data, "mount at "+at)
+	for what, path := range map[string]string{"beside": dir + "/data2", "the whole node": "/", "none": ""} {
+		if err := mirror(path); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must(t, "umount", at)
+	if err := mirror(at); err != nil {
+		t.Errorf("without the mount: %v", err)
+	}
+	must(t, "umount", data) // which gets to the namespace: it was mounted in a shared mount
+	must(t, "mount", "-t", "tmpfs", "data", data)
+	must(t, "mkdir", at)
+	must(t, "mount", "-t", "tmpfs", "disk", at)
+	must(t, "mount", "--make-private", data)
+	must(t, "umount", at)
+	refused("a mount that the namespace alone has", at, "on a mount at "+at)
+
+	// The kernel brings no attribute to a peer, and no path leads to a mount that is covered.
+	must(t, "mount", "-t", "tmpfs", "volume", covered)
+	must(t, "mount", "-o", "remount,bind,ro", covered)
+	must(t, "mount", "-t", "tmpfs", "cover", filepath.Dir(covered))
+	if err := mirror(""); err != nil {
+		t.Errorf("with a mount that another one covers: %v", err)
+	}
+	must(t, "umount", filepath.Dir(covered))
+	if got := do(t, pin, "findmnt -n -o VFS-OPTIONS "+covered); !strings.HasPrefix(got, "ro,") {
+		t.Errorf("when it is not covered any more, it has %q", got)
 	}
 }
 

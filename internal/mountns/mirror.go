@@ -1,6 +1,7 @@
 package mountns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -19,22 +20,36 @@ var attributes = map[string]uint64{
 // Mirror gives the mounts here the attributes that the node's have by now. It is for programs that take mounts from
 // Berth's own namespace: OCI runtimes. The stage takes those of the node itself. It reads all mounts, of which there
 // are some for each pod.
-func Mirror() error {
+//
+// The error says which of the paths, which are those that the program mounts, is another one here than on the node:
+// what the node mounts in a mount that is not shared is not here.
+func Mirror(paths []string) error {
 	if node == nil {
 		return nil
 	}
-	var theirs []*mountinfo.Info
-	err := OnNode(func() (err error) {
-		theirs, err = readMounts()
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("the node's mounts: %w", err)
+	for try := 0; ; try++ {
+		var theirs []*mountinfo.Info
+		err := OnNode(func() (err error) {
+			theirs, err = readMounts()
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("the node's mounts: %w", err)
+		}
+		ours, err := readMounts()
+		if err != nil {
+			return err
+		}
+		// One that came or went between the two is no difference.
+		if err := differences(theirs, ours, paths); err == nil {
+			return mirror(theirs, ours)
+		} else if try == 2 {
+			return err
+		}
 	}
-	ours, err := readMounts()
-	if err != nil {
-		return err
-	}
+}
+
+func mirror(theirs, ours []*mountinfo.Info) error {
 	byPlace := map[string]*mountinfo.Info{}
 	for _, m := range theirs {
 		byPlace[place(m)] = m // the last one at a place covers the others
@@ -55,6 +70,34 @@ func Mirror() error {
 	return nil
 }
 
+// differences tells which path has other mounts here than on the node.
+func differences(theirs, ours []*mountinfo.Info, paths []string) error {
+	here := map[string]bool{}
+	for _, m := range ours {
+		here[place(m)] = true
+	}
+	for _, path := range paths {
+		if Own(path) {
+			continue
+		}
+		their, our := above(theirs, path), above(ours, path)
+		if their != nil && our != nil && here[place(their)] && place(their) != place(our) {
+			return fmt.Errorf("%s is on a mount at %s that is no more on the node, but still in the mount namespace of "+
+				"Berth's own, where the container's mounts come from: the node has unmounted it while it, or a mount above "+
+				"it, was not shared", path, our.Mountpoint)
+		}
+		for _, m := range theirs {
+			// Pins of mount namespaces are not everywhere. Who mounts the whole node needs none of its mounts in particular.
+			below := path != "/" && m.FSType != "nsfs" && in(m.Mountpoint, path) && !Own(m.Mountpoint)
+			if (m == their || below) && !here[place(m)] {
+				return fmt.Errorf("%s: the node's mount at %s is not in the mount namespace of Berth's own, where the "+
+					"container's mounts come from: a mount above it is not shared on the node", path, m.Mountpoint)
+			}
+		}
+	}
+	return nil
+}
+
 // place is where a mount is, and of what.
 func place(m *mountinfo.Info) string {
 	return fmt.Sprintf("%d:%d %s %s", m.Major, m.Minor, m.Root, m.Mountpoint)
@@ -69,6 +112,9 @@ func attributesOf(m *mountinfo.Info) (set uint64) {
 
 func give(m *mountinfo.Info, set, clear uint64) error {
 	fd, err := unix.Open(m.Mountpoint, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil // it was unmounted meanwhile, or another mount covers a directory above
+	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: m.Mountpoint, Err: err}
 	}
@@ -82,14 +128,4 @@ func give(m *mountinfo.Info, set, clear uint64) error {
 	}
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: set, Attr_clr: clear})
 	return os.NewSyscallError("mount_setattr", err)
-}
-
-// readMounts reads those that the calling thread sees.
-func readMounts() ([]*mountinfo.Info, error) {
-	f, err := os.Open("/proc/thread-self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return mountinfo.GetMountsFromReader(f, nil)
 }

@@ -80,8 +80,19 @@ func (s Set) place(k Kind) (string, error) {
 // Share makes a directory of pins, if it is not there, and sees to it that other mount namespaces see what is mounted
 // in it: a network provider's pod that has mounted it with propagation finds the namespaces of later pods too. Where
 // the mount that it is on is not shared, it becomes a mount of its own, as ip-netns(8) makes it. On a shared one, each
-// pin would be mounted twice then.
+// pin would be mounted twice then. It is the node's directory, also where Berth's own mounts are in a namespace of
+// their own.
 func Share(dir string) error {
+	if err := mountns.OnNode(func() error { return share(dir) }); err != nil {
+		return err
+	}
+	if err := mountns.Bring(dir); err != nil {
+		return fmt.Errorf("share the mounts in %s with the node: %w", dir, err)
+	}
+	return nil
+}
+
+func share(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -74,7 +75,7 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 	}
 	r := c.Record()
 	if r.Runtime != "" { // of a shim, or an OCI runtime
-		if err := mountns.Mirror(); err != nil {
+		if err := mountns.Mirror(sources(l.Spec)); err != nil {
 			return err
 		}
 	}
@@ -103,10 +104,20 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 		}
 		l.Reason = declined.Reason
 	}
-	if err := mountns.Mirror(); err != nil {
+	if err := mountns.Mirror(sources(l.Spec)); err != nil {
 		return err
 	}
 	return s.libcontainer.Start(ctx, c, l)
+}
+
+// sources are the paths that a container mounts.
+func sources(s *specs.Spec) (paths []string) {
+	for _, m := range s.Mounts {
+		if m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind") {
+			paths = append(paths, filepath.Clean(m.Source))
+		}
+	}
+	return paths
 }
 
 // Exec chooses the stage if the container's record has what the stage needs to join it, and libcontainer for execs that
