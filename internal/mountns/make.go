@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -91,39 +92,111 @@ func Make(pin string, private []string) (err error) {
 // errPin is for a namespace that the kernel lets nobody pin here.
 var errPin = errors.New("pin the mount namespace")
 
-// makeOn does it on one of some processors.
-func makeOn(processors *unix.CPUSet, pin string, private []string, mounts []*holder) error {
-	return throwaway.Thread(func() error {
-		if err := unix.SchedSetaffinity(0, processors); err != nil {
-			return os.NewSyscallError("sched_setaffinity", err)
+// errMissed is for a namespace whose mounts are not those of the node.
+var errMissed = errors.New("the node's mounts change while a copy of them is made")
+
+// makeOn does it on one of some processors. What the node mounts or unmounts while one of its mounts is out of its peer
+// group is missed: then it is done again.
+func makeOn(processors *unix.CPUSet, pin string, private []string, mounts []*holder) (err error) {
+	for range 20 {
+		err = throwaway.Thread(func() error { return makeHere(processors, pin, private, mounts) })
+		if !errors.Is(err, errMissed) {
+			return err
 		}
-		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	return err
+}
+
+// makeHere does it on the calling thread, which is in the namespace then.
+func makeHere(processors *unix.CPUSet, pin string, private []string, mounts []*holder) error {
+	if err := unix.SchedSetaffinity(0, processors); err != nil {
+		return os.NewSyscallError("sched_setaffinity", err)
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	for _, m := range mounts {
+		if err := m.part(); err != nil {
+			return err
 		}
-		for _, m := range mounts {
-			if err := m.part(); err != nil {
-				return err
-			}
-		}
-		number, err := os.Readlink("/proc/thread-self/ns/mnt")
+	}
+	if err := compare(private); err != nil {
+		return err
+	}
+	number, err := os.Readlink("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.WriteFile(numberFile(pin), []byte(number), 0o600),
+		os.WriteFile(privateFile(pin), []byte(strings.Join(private, "\n")), 0o600))
+	if err != nil {
+		return err
+	}
+	tid := unix.Gettid()
+	// This thread is where the pin must not be.
+	err = onAnother(func() error { return unix.Mount(fmt.Sprintf("/proc/%d/ns/mnt", tid), pin, "", unix.MS_BIND, "") })
+	if err != nil {
+		return fmt.Errorf("%w at %s: %w", errPin, pin, err)
+	}
+	return nil
+}
+
+// onAnother runs f on another thread than the caller's, which is locked: in the node's namespace.
+func onAnother(f func() error) error {
+	done := make(chan error)
+	go func() { done <- f() }()
+	return <-done
+}
+
+// compare tells whether the calling thread has the node's mounts: all that the node has before and after a look at its
+// own, and none that the node has at neither time. A mount may come and go between the two, but not each time.
+func compare(private []string) error {
+	for range 10 {
+		before, err := placesOnNode(private)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(os.WriteFile(numberFile(pin), []byte(number), 0o600),
-			os.WriteFile(privateFile(pin), []byte(strings.Join(private, "\n")), 0o600))
+		mounts, err := readMounts()
 		if err != nil {
 			return err
 		}
-		// Another thread does it: this one is where the pin must not be.
-		tid, pinned := unix.Gettid(), make(chan error)
-		go func() {
-			pinned <- unix.Mount(fmt.Sprintf("/proc/%d/ns/mnt", tid), pin, "", unix.MS_BIND, "")
-		}()
-		if err := <-pinned; err != nil {
-			return fmt.Errorf("%w at %s: %w", errPin, pin, err)
+		after, err := placesOnNode(private)
+		if err != nil {
+			return err
 		}
-		return nil
+		ours, same := places(mounts, private), true
+		for at := range before {
+			same = same && (ours[at] || !after[at])
+		}
+		for at := range ours {
+			same = same && (before[at] || after[at])
+		}
+		if same {
+			return nil
+		}
+	}
+	return errMissed
+}
+
+func placesOnNode(private []string) (map[string]bool, error) {
+	var mounts []*mountinfo.Info
+	err := onAnother(func() (err error) {
+		mounts, err = readMounts()
+		return err
 	})
+	return places(mounts, private), err
+}
+
+// places are those of mounts that are the same in both namespaces: not the private ones, and no pins of namespaces,
+// which the kernel does not have in all of them.
+func places(mounts []*mountinfo.Info, private []string) map[string]bool {
+	set := map[string]bool{}
+	for _, m := range mounts {
+		if m.FSType != "nsfs" && !slices.ContainsFunc(private, func(dir string) bool { return in(m.Mountpoint, dir) }) {
+			set[place(m)] = true
+		}
+	}
+	return set
 }
 
 // preparePin makes the file of the pin, on a private mount: the kernel refuses that a namespace gets a pin of itself by
@@ -186,7 +259,7 @@ func holders(dirs []string) ([]*holder, error) {
 
 // part makes the directories private mounts in the calling thread's namespace, and in no other. The mount that holds
 // them is out of its peer group meanwhile, so that they do not get to the node: what is mounted in it at that moment is
-// not seen here.
+// not seen here (see compare).
 func (h *holder) part() error {
 	if h.file == nil {
 		return nil // nothing propagates

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -182,6 +183,58 @@ func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
 	}
 	if got := do(t, pin, "ls -A "+root+"/x"); got != "" {
 		t.Errorf("a new one has %s", got)
+	}
+}
+
+// TestMountsOfThatMomentAreThere: what the node mounts and unmounts while the namespace is made. Seen to fail without
+// the comparison in makeOn, where some of the mounts were missing.
+func TestMountsOfThatMomentAreThere(t *testing.T) {
+	if !onHost(t) {
+		return
+	}
+	dir := t.TempDir()
+	var points []string
+	t.Cleanup(func() { // or the directory cannot be removed
+		for _, m := range points {
+			_ = unix.Unmount(m, unix.MNT_DETACH)
+		}
+	})
+	for i := range 20 {
+		keeper := filepath.Join(dir, fmt.Sprint("keeper", i))
+		pin := Pin(keeper)
+		points = append(points, pin, filepath.Dir(pin))
+		made, done := make(chan error), make(chan struct{})
+		var own []string
+		go func() {
+			defer close(done)
+			var failed error
+			for n := 0; ; n++ {
+				select {
+				case made <- failed:
+					return
+				default:
+				}
+				at := fmt.Sprintf("%s/volume%d-%d", dir, i, n)
+				failed = errors.Join(failed, os.Mkdir(at, 0o700), unix.Mount("volume", at, "tmpfs", 0, ""))
+				own = append(own, at)
+				if n%2 == 1 {
+					failed = errors.Join(failed, unix.Unmount(at, 0))
+				}
+			}
+		}()
+		err := errors.Join(Make(pin, []string{filepath.Join(dir, "root")}), <-made)
+		<-done
+		points = append(points, own...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, there := strings.Fields(must(t, "findmnt", "-n", "-l", "-o", "TARGET")),
+			strings.Fields(do(t, pin, "findmnt -n -l -o TARGET"))
+		for _, at := range own {
+			if want, is := slices.Contains(here, at), slices.Contains(there, at); want != is {
+				t.Errorf("%s is mounted on the node: %v, in the namespace: %v", filepath.Base(at), want, is)
+			}
+		}
 	}
 }
 
