@@ -24,6 +24,10 @@ func (d *parts) enterMounts(context.Context) error {
 	case inside && want == config.MountsNode:
 		d.log.Warn("mounts of pods stay in a mount namespace of Berth's own until the next reboot", "pin", pin)
 		return nil
+	case inside && !mountns.Own(d.cfg.Root):
+		d.log.Warn("root file systems of pods are mounted in the node's mount namespace, too, until the next reboot: "+
+			"root was another directory when the mount namespace of Berth's own was made", "root", d.cfg.Root, "pin", pin)
+		return nil
 	case inside || want == config.MountsNode:
 		return nil
 	}

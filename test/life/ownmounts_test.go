@@ -280,6 +280,36 @@ func TestOwnMountsLeaveNetworkNamespacesToTheNode(t *testing.T) {
 	}
 }
 
+// TestOwnMountsWithAnotherRoot: pods run, but their mounts get to the node, which berthd says.
+func TestOwnMountsWithAnotherRoot(t *testing.T) {
+	needOwnMounts(t)
+	dirs := t.TempDir()
+	root := filepath.Join(dirs, "root")
+	link := func(to string) {
+		t.Helper()
+		to = filepath.Join(dirs, to)
+		if err := errors.Join(os.Mkdir(to, 0o700), os.RemoveAll(root), os.Symlink(to, root)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link("first")
+	n := nodetest.Start(t, node.Options{Root: root})
+	if err := n.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	link("second")
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if log := n.LogTail(); !strings.Contains(log, "root was another directory") {
+		t.Errorf("the log does not tell of it: %s", log)
+	}
+	nodetest.Pull(t, n, node.Busybox)
+	if got := nodetest.RunPod(t, n).Run().Sh("echo runs"); got != "runs" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestOwnMountsBeginWithoutPods: what has run stays where it is, and the keeper that runs comes along later.
 func TestOwnMountsBeginWithoutPods(t *testing.T) {
 	needOwnMounts(t)
