@@ -41,21 +41,31 @@ func confined(t *testing.T, c *nodetest.Container, volumes ...string) {
 	roots := rootsOf(t, c)
 	if !slices.ContainsFunc(roots, func(root string) bool {
 		var st unix.Stat_t
-		return unix.Stat(root, &st) == nil && st.Dev == own.Dev && st.Ino == own.Ino
+		return unix.Stat(fmt.Sprintf("/proc/%d/root%s", whereRootsAre(c), root), &st) == nil &&
+			st.Dev == own.Dev && st.Ino == own.Ino
 	}) {
 		t.Errorf("the container's root, %d:%d, is none of the node's mounts for it: %q", own.Dev, own.Ino, roots)
 	}
 }
 
+// whereRootsAre is a process that has the root file systems of containers: the keeper, which may have a mount namespace
+// of Berth's own, or this process, where there is no keeper.
+func whereRootsAre(c *nodetest.Container) int {
+	if keeper, there := c.Pod.Node.KeeperPID(); there {
+		return keeper
+	}
+	return os.Getpid()
+}
+
 // rootsOf are the mount points of overlays that the node has for a container.
 func rootsOf(t *testing.T, c *nodetest.Container) (points []string) {
 	t.Helper()
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("overlay"))
+	mounts, err := mountsOf(whereRootsAre(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range mounts {
-		if strings.Contains(m.Mountpoint+"/", "/"+c.ID+"/") {
+		if m.FSType == "overlay" && strings.Contains(m.Mountpoint+"/", "/"+c.ID+"/") {
 			points = append(points, m.Mountpoint)
 		}
 	}
