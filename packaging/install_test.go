@@ -213,19 +213,56 @@ func debInARoot(s *system, paths map[string]string) {
 	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{disable, "daemon-reload", "daemon-reload"})...)
 }
 
-// purgeWithPods: what is still mounted, of pods whose containers were left running, stays.
+// purgeWithPods: what is still mounted, of pods whose containers were left running, stays, in either mount namespace.
+// Seen to fail without the look into the mount namespace of Berth's own, and without the removal of its mounts.
 func purgeWithPods(s *system, paths map[string]string) {
-	for _, mounted := range []string{
-		"overlay /var/lib/berth/pods/1/rootfs overlay rw", "tmpfs /var/lib/berth-cli/pods/pod/volumes/v tmpfs rw",
+	const (
+		rootfs = "overlay /var/lib/berth/pods/1/rootfs overlay rw 0 0\n"
+		pin    = "/dev/sda /run/berth/keeper/mounts ext4 rw 0 0\n"
+		own    = pin + "nsfs /run/berth/keeper/mounts/ns nsfs rw 0 0\n"
+		covers = pin + "/dev/sda /var/lib/berth ext4 rw 0 0\ntmpfs /run/berth/pods tmpfs rw 0 0\n"
+	)
+	// In place of these programs of util-linux are scripts.
+	s.write("/usr/bin/nsenter", "#!/bin/sh\n[ \"$*\" = '--mount=/run/berth/keeper/mounts/ns cat /proc/mounts' ] && "+
+		"cat /own-mounts\n")
+	s.write("/usr/bin/umount", "#!/bin/sh\necho \"$*\" >>/umount.log\n")
+	for _, program := range []string{"/usr/bin/nsenter", "/usr/bin/umount"} {
+		if err := os.Chmod(s.at(program), 0o755); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		what, node, own string
+		stays           bool
+	}{
+		{"a container", rootfs, "", true},
+		{"a volume of berth run", "tmpfs /var/lib/berth-cli/pods/pod/volumes/v tmpfs rw 0 0\n", "", true},
+		{"a container in Berth's own mount namespace", own, covers + rootfs, true},
+		{"a mount namespace that cannot be looked into", own, "", true},
+		{"Berth's own mount namespace without pods", own, covers, false},
 	} {
 		s.dpkg("-i", paths["1.0.0.deb"])
 		s.write(data, "{}")
 		s.write(cliData, "{}")
-		s.write("/proc/mounts", mounted+" 0 0\n")
+		s.write("/proc/mounts", tc.node)
+		if tc.own != "" {
+			s.write("/own-mounts", tc.own)
+		}
 		s.dpkg("--purge", "berth")
-		s.has(map[string]string{data: "{}", cliData: "{}", config: ""})
-		for _, path := range []string{"/proc/mounts", data, cliData} {
-			if err := os.Remove(s.at(path)); err != nil {
+		unmounted, _ := os.ReadFile(s.at("/umount.log"))
+		if tc.stays {
+			s.has(map[string]string{data: "{}", cliData: "{}", config: ""})
+		} else {
+			s.has(map[string]string{data: "", cliData: "", config: ""})
+			if got := string(unmounted); got != "/run/berth/keeper/mounts/ns\n/run/berth/keeper/mounts\n" {
+				s.t.Errorf("%s: unmounted is %q", tc.what, got)
+			}
+		}
+		if tc.stays && len(unmounted) > 0 {
+			s.t.Errorf("%s: unmounted is %q", tc.what, unmounted)
+		}
+		for _, path := range []string{"/proc/mounts", "/own-mounts", "/umount.log", data, cliData} {
+			if err := os.RemoveAll(s.at(path)); err != nil {
 				s.t.Error(err)
 			}
 		}

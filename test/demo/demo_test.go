@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/test/node"
+	"berth/test/node/nodetest"
 )
 
 // TestMain removes the programs that the first test builds for all of them.
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 
 // The demo is the promise that the README makes; a change that breaks it fails here.
 func TestTheDemoWorks(t *testing.T) {
+	nodetest.NodeMounts(t)
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
 	}
