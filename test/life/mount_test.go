@@ -1,6 +1,7 @@
 package life
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -258,6 +259,70 @@ func TestMountsSpreadAsTheirPropagationSays(t *testing.T) {
 	shared.Sh("mkdir /m/shared && mount -t tmpfs none /m/shared && touch /m/shared/file")
 	if !exists(filepath.Join(dir, "shared/file")) {
 		t.Error("bidirectional: a mount of the container does not reach the host")
+	}
+}
+
+// TestVolumesOfADriverAreTheNodesAndOfOtherPods: a container of a storage driver mounts them, in a directory of the
+// kubelet's. They stay when it ends, and the next one unmounts them, everywhere.
+func TestVolumesOfADriverAreTheNodesAndOfOtherPods(t *testing.T) {
+	n := nodetest.Shared(t)
+	dir := t.TempDir()
+	if err := unix.Mount("kubelet", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }))
+	driver := func() *nodetest.Container {
+		return p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }),
+			nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: dir,
+				Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}))
+	}
+	first := driver()
+	first.Sh("cd " + dir + " && mkdir staged pod && mount -t tmpfs disk staged && echo text >staged/file && " +
+		"mount -o bind staged pod")
+	if err := os.WriteFile(at("subpath"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// As a kubelet mounts a subPath.
+	if err := unix.Mount(at("pod/file"), at("subpath"), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	user := nodetest.RunPod(t, n)
+	c := user.Run(nodetest.Mounts(&cri.Mount{HostPath: at("pod"), ContainerPath: "/volume"},
+		&cri.Mount{HostPath: at("subpath"), ContainerPath: "/file"}))
+	if got := c.Sh("cat /volume/file /file"); got != "text\ntext" {
+		t.Errorf("another pod has %q", got)
+	}
+	first.Stop(0)
+	first.Remove()
+	if !exists(at("pod/file")) {
+		t.Error("the node has lost the volume with the driver's container")
+	}
+	second := driver()
+	if err := unix.Unmount(at("pod"), unix.MNT_DETACH); err != nil {
+		t.Error(err)
+	}
+	if got := second.Sh("ls " + at("pod")); got != "" {
+		t.Errorf("unmounted by the node, the driver has %q", got)
+	}
+	if got := c.Sh("cat /volume/file"); got != "text" {
+		t.Errorf("unmounted by the node, the pod that uses it has %q", got)
+	}
+	user.Remove()
+	second.Sh("umount " + at("subpath") + " && umount " + at("staged"))
+	processes := []int{os.Getpid(), n.PID()}
+	if keeper, there := n.KeeperPID(); there {
+		processes = append(processes, keeper)
+	}
+	for _, pid := range processes {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		if err != nil || strings.Contains(string(data), dir+"/") {
+			t.Errorf("process %d still has a volume: %v\n%s", pid, err, data)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ import (
 
 // inOwnMounts are tests of this package that run once more with mount_namespace = "own".
 const inOwnMounts = "^(TestOwnMounts.*|TestAWritableMountKeepsTheOptionsOfTheHosts|" +
-	"TestMountsSpreadAsTheirPropagationSays|TestPropagationToAndFromAMountThatIsNotSharedIsRefused|" +
+	"TestMountsSpreadAsTheirPropagationSays|TestVolumesOfADriverAreTheNodesAndOfOtherPods|" +
+	"TestPropagationToAndFromAMountThatIsNotSharedIsRefused|" +
 	"TestNetworkProvidersFindTheNamespacesOfLaterPods)$"
 
 // TestMountsOfPodsStayOutOfTheNodes runs tests where the node has shared mounts, as with systemd, in a mount namespace
