@@ -23,7 +23,7 @@ import (
 // inOwnMounts are tests of this package that run once more with mount_namespace = "own".
 const inOwnMounts = "^(TestOwnMounts.*|TestAWritableMountKeepsTheOptionsOfTheHosts|" +
 	"TestMountsSpreadAsTheirPropagationSays|TestVolumesOfADriverAreTheNodesAndOfOtherPods|" +
-	"TestPropagationToAndFromAMountThatIsNotSharedIsRefused|" +
+	"TestPropagationToAndFromAMountThatIsNotSharedIsRefused|TestACheckpointInAPodWithOnePIDNamespace|" +
 	"TestNetworkProvidersFindTheNamespacesOfLaterPods)$"
 
 // TestMountsOfPodsStayOutOfTheNodes runs tests where the node has shared mounts, as with systemd, in a mount namespace

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -107,6 +108,15 @@ func (e *Engine) Prepare(c runtime.Container, l *runtime.Launch) error {
 	return nil
 }
 
+// partCgroups has binds of cgroup hierarchies (version 1) mounted privately: CRIU cannot restore slaves of the host's.
+func partCgroups(config *configs.Config) {
+	for _, m := range config.Mounts {
+		if m.Device == "cgroup" && len(m.PropagationFlags) == 0 && !cgroups.IsCgroup2UnifiedMode() {
+			m.PropagationFlags = []int{unix.MS_PRIVATE}
+		}
+	}
+}
+
 // Start makes a container of a launch that has been prepared.
 func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	if l.Restore != "" {
@@ -117,6 +127,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 		return err
 	}
 	p.Init = true
+	partCgroups(l.Config)
 	join, joinReason := e.stages.Joinable(c.ID(), l.Config)
 	if c.Record().Choice == protocol.SetupLibcontainer {
 		join, joinReason = nil, l.Reason

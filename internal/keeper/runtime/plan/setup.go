@@ -404,6 +404,8 @@ func cgroupOperations(config *configs.Config, m *configs.Mount, target string,
 		}
 		o := stage.Operation{Source: h.directory(paths), Target: at}
 		bindOperation(&o, &configs.Mount{Flags: unix.MS_BIND | unix.MS_REC | m.Flags})
+		// CRIU cannot restore one that is a slave of the host's.
+		o.Propagation = unix.MS_PRIVATE | unix.MS_REC
 		ops = propagate(append(ops, o), at)
 	}
 	return append(ops, links...), nil
