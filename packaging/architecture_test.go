@@ -40,7 +40,7 @@ func TestTheOtherArchitecture(t *testing.T) {
 		}
 	}
 	out, err := exec.Command(qemu, filepath.Join(dir, "berth-unpack")).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "berthd starts it to unpack images") {
+	if err == nil || !strings.Contains(string(out), "berthd runs this program") {
 		t.Errorf("berth-unpack: %v\n%s", err, out)
 	}
 }
