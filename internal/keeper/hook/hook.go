@@ -161,23 +161,22 @@ func watch(state []byte) (<-chan string, error) {
 	return lost, nil
 }
 
-// killAll kills the hook and all that it has started, also what has left its session.
+// killAll kills the hook and all that it has started, also what has left its session. The children of a process that
+// ends become children of this one, and a list of children is no picture of one moment: one that was read before is too
+// old, and one that changes meanwhile may lack some. So it takes several without any that live.
 func killAll(hook int) {
-	for {
-		running := false
+	for quiet := 0; quiet < 3; quiet++ {
 		for _, pid := range procfs.Children() {
-			if pid != hook { // which is waited for elsewhere
-				if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
+			if pid == hook { // which is waited for elsewhere
+				if f := procfs.Status(pid); len(f) == 0 || f[0] == "Z" {
 					continue
 				}
-			} else if f := procfs.Status(pid); len(f) == 0 || f[0] == "Z" {
+			} else if got, _ := unix.Wait4(pid, nil, unix.WNOHANG, nil); got == pid {
+				quiet = -1
 				continue
 			}
-			running = true
+			quiet = -1
 			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		if !running {
-			return
 		}
 		time.Sleep(time.Millisecond)
 	}
