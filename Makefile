@@ -94,8 +94,8 @@ CI = test fuzz fuzz-go-short conformance-short test-libcontainer vm-smoke vm-sel
 
 .PHONY: ci
 ci: ## what a change has to pass (root): test, fuzzing, critest, two virtual machines, a kubelet
-	@# A shorter round of fuzzing than by hand: all of it has 45 minutes on two processors.
-	FUZZ_SECONDS=20 test/ci.sh $(CI)
+	@# Shorter rounds of fuzzing than by hand: all of it has 45 minutes on two processors.
+	FUZZ_SECONDS=20 FUZZ_GO_SECONDS=$(or $(FUZZ_GO_SECONDS),2) test/ci.sh $(CI)
 
 # Which tests of test/life run on nodes whose programs look for data races.
 RACE_LIFE     ?= Exec|Attach|PortForward|Events|Stats|Restart|Pull|Pause
