@@ -33,7 +33,8 @@ const (
 	outputWait = time.Second
 )
 
-// limit is how long a hook may take that says nothing of it, in seconds. Hooks of specifications that berthd makes do.
+// limit is how long a hook without a timeout may take, in seconds. berthd gives each hook a timeout, so this is for
+// specifications that an older berthd has written.
 const limit = 120
 
 // Supervise makes those hooks of a configuration that libcontainer runs in the keeper's own process, rather than in the
