@@ -157,7 +157,7 @@ func connect(value string, o *options, dir string, registry *registrytest.Regist
 func startPrivate(ctx context.Context, o *options, name string, registry *registrytest.Registry,
 	start func(context.Context, node.Options) (*node.Node, error)) (*peer, error) {
 	n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true,
-		Accounted: true, Pods: max(o.pods, o.burst, o.crowds.most()) + 10})
+		Accounted: true, Pods: max(o.pods, o.burst, o.crowds.most()+o.among) + 10})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
