@@ -44,7 +44,7 @@ func (m *Manager) SandboxCgroup(_ context.Context, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return m.cgroups.Path(s.Record().CgroupParent, s.ID()), nil
+	return m.cgroups.SandboxPath(s.Record().CgroupParent, s.ID()), nil
 }
 
 // RenewSandboxCgroup makes the cgroup of a ready pod that monitors find the pod by (cgroups.Driver.RenewSandbox). It

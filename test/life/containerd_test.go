@@ -197,7 +197,7 @@ func TestAPodsCgroupIsForMonitors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(controllers[0], n.ContainerCgroup(n.PodCgroup("monitored"), p.ID))
+	dir := filepath.Join(controllers[0], n.SandboxCgroup(n.PodCgroup("monitored"), p.ID))
 	inode := func() (uint64, error) {
 		var st syscall.Stat_t
 		err := syscall.Stat(dir, &st)

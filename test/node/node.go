@@ -239,6 +239,14 @@ func (n *Node) OwnCgroup(parent, id string) string {
 // ContainerCgroup is the cgroup of a container in that of its pod.
 func (n *Node) ContainerCgroup(pod, id string) string {
 	if n.Systemd {
+		return pod + "/cri-containerd-" + id + ".scope"
+	}
+	return pod + "/" + id
+}
+
+// SandboxCgroup is the cgroup that stands for a pod's sandbox in that of the pod.
+func (n *Node) SandboxCgroup(pod, id string) string {
+	if n.Systemd {
 		return pod + "/berth-" + id + ".scope"
 	}
 	return pod + "/" + id

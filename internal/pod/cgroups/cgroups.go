@@ -196,19 +196,37 @@ func podSlice(parent, id string) string {
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
+// What the names of systemd's scopes begin with. Agents on nodes (Falco, Cilium, coroot) tell containers from other units
+// by the names that containerd and CRI-O give to scopes, and know no others. A container's record has its cgroup, so
+// containers of earlier versions of Berth keep the scopes that they have.
+const (
+	containerScope = "cri-containerd"
+	sandboxScope   = "berth"
+)
+
 // Path is the cgroup of a container, in the form that a runtime spec has for the node's driver.
-func (g *Driver) Path(parent, id string) string {
+func (g *Driver) Path(parent, id string) string { return g.path(parent, containerScope, id) }
+
+// SandboxPath is the same for a pod's init process, or what stands for it.
+func (g *Driver) SandboxPath(parent, id string) string { return g.path(parent, sandboxScope, id) }
+
+func (g *Driver) path(parent, scope, id string) string {
 	if g.systemd {
-		return parent + ":berth:" + id
+		return parent + ":" + scope + ":" + id
 	}
 	return path.Join(parent, id)
 }
 
-// Dir is the same as a path below the cgroup mounts.
-func (g *Driver) Dir(parent, id string) string {
-	dir, err := cgroup.Path(g.Path(parent, id), g.systemd)
+// Dir is Path as a path below the cgroup mounts.
+func (g *Driver) Dir(parent, id string) string { return g.dir(g.Path(parent, id)) }
+
+// SandboxDir is SandboxPath as a path below the cgroup mounts.
+func (g *Driver) SandboxDir(parent, id string) string { return g.dir(g.SandboxPath(parent, id)) }
+
+func (g *Driver) dir(specified string) string {
+	dir, err := cgroup.Path(specified, g.systemd)
 	if err != nil { // place has checked the parent
-		g.log.Error("find the cgroup of a container by its name", "container_id", id, "error", err)
+		g.log.Error("find a cgroup by its name", "cgroup", specified, "error", err)
 	}
 	return dir
 }

@@ -22,5 +22,5 @@ func (g *Driver) sandbox(r *record.Sandbox, act func(Tree, string) error) error 
 	if err != nil {
 		return err
 	}
-	return act(host, g.Dir(r.CgroupParent, r.ID))
+	return act(host, g.SandboxDir(r.CgroupParent, r.ID))
 }

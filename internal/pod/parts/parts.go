@@ -233,7 +233,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 		SandboxID:   s.ID(),
 		Rootfs:      root,
 		Namespaces:  p.Dirs.NamespacePaths(&r),
-		CgroupsPath: p.Cgroups.Path(r.CgroupParent, s.ID()),
+		CgroupsPath: p.Cgroups.SandboxPath(r.CgroupParent, s.ID()),
 		Label:       r.Label,
 	}
 	request := &keeper.RunRequest{

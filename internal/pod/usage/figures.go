@@ -19,7 +19,7 @@ func (rd *Reader) Figures(ctx context.Context, ids []string) []*model.CgroupFigu
 			t.Cgroup = rd.containerTarget(c).Cgroup
 		} else if s, err := rd.Index.Sandbox(id); err == nil && s.ID() == id {
 			// The sampler keeps the figures of the pod's own cgroup under the pod's ID. Those under this ID are dropped at once.
-			t.ID, t.Cgroup = "sandbox "+id, rd.Cgroups.Dir(s.Record().CgroupParent, id)
+			t.ID, t.Cgroup = "sandbox "+id, rd.Cgroups.SandboxDir(s.Record().CgroupParent, id)
 		}
 		if t.Cgroup != "" {
 			targets, place = append(targets, t), append(place, i)
