@@ -145,6 +145,7 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 		return errors.New("remove cgroup: the root is not removed")
 	}
 	dirs := h.Dirs(cgroup)
+	var busy error
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		var errs []error
 		for _, dir := range dirs {
@@ -153,9 +154,13 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 			}
 		}
 		err := errors.Join(errs...)
+		if busy != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return busy // ctx has ended meanwhile
+		}
 		if err == nil || !errors.Is(err, unix.EBUSY) {
 			return err
 		}
+		busy = err
 		select {
 		case <-ctx.Done():
 			return err
