@@ -56,6 +56,22 @@ func TestHierarchiesComeFromTheMounts(t *testing.T) {
 	}
 }
 
+func TestOptionsOfTheUnifiedHierarchy(t *testing.T) {
+	const v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,seclabel,nsdelegate,memory_recursiveprot\n" +
+		"31 23 0:26 / /else rw - cgroup2 cgroup2 rw\n"
+	for mounts, want := range map[string][]string{
+		v1Mounts: {}, v1Mounts + v2: {}, v2: {"nsdelegate", "memory_recursiveprot"}, "": nil,
+		"30 23 0:26 / /sys/fs/cgroup rw - cgroup2  rw,favordynmods": {"favordynmods"}, // without a source, and cut off
+	} {
+		if got, err := optionsOfUnified(strings.NewReader(mounts)); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q has %v, %v, want %v", mounts, got, err, want)
+		}
+	}
+	if _, err := UnifiedOptions(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTheMountsOfPodsAreNotRead: of a node with a thousand pods, the kernel takes 20 ms to list all mounts.
 func TestTheMountsOfPodsAreNotRead(t *testing.T) {
 	for _, c := range []struct {

@@ -49,6 +49,47 @@ var Host = sync.OnceValues(func() (*Hierarchies, error) {
 	return Parse(f, fs.Type == unix.CGROUP2_SUPER_MAGIC, os.ReadFile)
 })
 
+// unifiedOptions are the options of the v2 hierarchy that a mount of it sets for the whole node: whoever is in the first
+// cgroup namespace and mounts it again without them takes them away (cgroups(7), the kernel's cgroup-v2.rst).
+var unifiedOptions = []string{"nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot",
+	"memory_hugetlb_accounting", "pids_localevents"}
+
+// UnifiedOptions are those of unifiedOptions that the node's v2 hierarchy has now.
+func UnifiedOptions() ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	defer f.Close()
+	options, err := optionsOfUnified(f)
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	return options, nil
+}
+
+// optionsOfUnified reads no further than the first mount of the v2 hierarchy (see read).
+func optionsOfUnified(mounts io.Reader) ([]string, error) {
+	for lines := bufio.NewReader(mounts); ; {
+		line, err := lines.ReadBytes('\n')
+		if _, of, found := bytes.Cut(line, []byte(" - cgroup2 ")); found {
+			var options []string
+			if fields := strings.Fields(string(of)); len(fields) > 0 { // its source, and its options
+				options = strings.Split(fields[len(fields)-1], ",")
+			}
+			return slices.DeleteFunc(options, func(option string) bool {
+				return !slices.Contains(unifiedOptions, option)
+			}), nil
+		}
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
 // ownCgroups is the file that lists all hierarchies of the kernel, mounted or not, and the own cgroup in each.
 const ownCgroups = "/proc/self/cgroup"
 

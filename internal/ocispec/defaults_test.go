@@ -58,6 +58,26 @@ func TestCgroupsAreWritableWhereTheHandlerSaysSoAndNoOtherIsSeen(t *testing.T) {
 	}
 }
 
+// TestAMountOfTheNodesCgroupsKeepsTheirOptions: without a cgroup namespace, a mount without them takes them from the node.
+func TestAMountOfTheNodesCgroupsKeepsTheirOptions(t *testing.T) {
+	for _, c := range []struct {
+		privileged bool
+		version    cgroup.Version
+		want       bool
+	}{{true, cgroup.V2, true}, {false, cgroup.V2, false}, {true, cgroup.V1, false}} {
+		in := input(t)
+		in.Host.Cgroups = hierarchies(t, c.version)
+		in.Host.UnifiedOptions = func() ([]string, error) { return []string{"nsdelegate", "memory_recursiveprot"}, nil }
+		in.Container.Security.Privileged = c.privileged
+		for _, m := range build(t, in).Spec.Mounts {
+			has := slices.Contains(m.Options, "nsdelegate") && slices.Contains(m.Options, "memory_recursiveprot")
+			if has != (c.want && m.Destination == "/sys/fs/cgroup") {
+				t.Errorf("%+v: %s has the options %v", c, m.Destination, m.Options)
+			}
+		}
+	}
+}
+
 func TestAMissingHostPathIsMadeWhereThatIsAskedFor(t *testing.T) {
 	for _, c := range []struct{ create, refused, want bool }{{}, {true, false, true}, {true, true, false}} {
 		path := filepath.Join(t.TempDir(), "a/b")

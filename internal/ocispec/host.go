@@ -20,10 +20,12 @@ import (
 
 // Host describes the node and this process, as far as a spec depends on them. It is immutable.
 type Host struct {
-	Cgroups  *cgroup.Hierarchies
-	Hostname string
-	AppArmor bool
-	SELinux  bool
+	Cgroups *cgroup.Hierarchies
+	// UnifiedOptions is cgroup.UnifiedOptions; nil: there are none.
+	UnifiedOptions func() ([]string, error)
+	Hostname       string
+	AppArmor       bool
+	SELinux        bool
 	// Capabilities are those that a container can be given: the bounding set of this process, as CAP_…, sorted.
 	Capabilities []string
 	// MinOOMScoreAdj is the lowest oom_score_adj that this process may give to another.
@@ -42,7 +44,8 @@ type Host struct {
 var Detect = sync.OnceValues(detect)
 
 func detect() (*Host, error) {
-	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorUsable(), LXCFS: "/var/lib/lxcfs"}
+	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorUsable(), LXCFS: "/var/lib/lxcfs",
+		UnifiedOptions: cgroup.UnifiedOptions}
 	var err error
 	if h.Cgroups, err = cgroup.Host(); err != nil {
 		return nil, err

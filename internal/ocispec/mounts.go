@@ -45,7 +45,11 @@ func (b *builder) mounts() error {
 	if err != nil {
 		return err
 	}
-	all := slices.DeleteFunc(slices.Concat(b.systemMounts(), b.podMounts(), lxcfs), func(ours specs.Mount) bool {
+	system := b.systemMounts()
+	if err := b.keepCgroupOptions(system); err != nil {
+		return err
+	}
+	all := slices.DeleteFunc(slices.Concat(system, b.podMounts(), lxcfs), func(ours specs.Mount) bool {
 		return slices.ContainsFunc(asked, func(m specs.Mount) bool { return replaces(m.Destination, ours.Destination) })
 	})
 	all = append(all, asked...)
@@ -143,6 +147,26 @@ func (b *builder) systemMounts() []specs.Mount {
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
 			Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroupAccess}},
 	}
+}
+
+// keepCgroupOptions gives the mount of cgroup v2 the options of the node's. Without a cgroup namespace of its own, a
+// container's mount of the hierarchy sets them for the whole node.
+func (b *builder) keepCgroupOptions(mounts []specs.Mount) error {
+	own := func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace }
+	if b.host.Cgroups.Version != cgroup.V2 || b.host.UnifiedOptions == nil ||
+		slices.ContainsFunc(b.spec.Linux.Namespaces, own) {
+		return nil
+	}
+	options, err := b.host.UnifiedOptions()
+	if err != nil {
+		return err
+	}
+	for i := range mounts {
+		if mounts[i].Type == "cgroup" {
+			mounts[i].Options = append(mounts[i].Options, options...)
+		}
+	}
+	return nil
 }
 
 func mapped(mappings []model.IDMapping, id uint32) bool {

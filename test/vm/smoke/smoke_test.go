@@ -177,6 +177,35 @@ func TestDevicesOutliveAReloadOfSystemd(t *testing.T) {
 	}
 }
 
+// TestAPrivilegedContainerLeavesTheOptionsOfCgroups: it is in the node's cgroup namespace, where a mount of the hierarchy
+// sets the options of all mounts of it. They were gone after the first such container.
+func TestAPrivilegedContainerLeavesTheOptionsOfCgroups(t *testing.T) {
+	inside(t)
+	options := func() string {
+		t.Helper()
+		out, err := exec.Command("findmnt", "--noheadings", "--output", "FS-OPTIONS", "/sys/fs/cgroup").CombinedOutput()
+		if err != nil {
+			t.Fatalf("findmnt: %v: %s", err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	before := options()
+	if !strings.Contains(before, "nsdelegate") || !strings.Contains(before, "memory_recursiveprot") {
+		t.Fatalf("systemd has mounted cgroups with %q", before)
+	}
+	n := nodetest.Start(t, node.Options{})
+	for _, handler := range []string{"", "runc"} {
+		p := nodetest.RunPodHandler(t, n, handler, func(c *cri.PodSandboxConfig) {
+			c.Linux.SecurityContext.Privileged = true
+		})
+		c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
+		c.Sh("test -w /sys/fs/cgroup/cgroup.procs")
+		if after := options(); after != before {
+			t.Errorf("handler %q: the node's cgroups had %q, and have %q", handler, before, after)
+		}
+	}
+}
+
 // TestAppArmor: a profile that denies a write denies it, in the container and in an exec; the default profile is there;
 // a profile that is not loaded is refused by name.
 func TestAppArmor(t *testing.T) {
