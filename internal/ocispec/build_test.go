@@ -114,6 +114,29 @@ func TestCommandAndArgumentsMergeAsInKubernetes(t *testing.T) {
 	}
 }
 
+// TestTheLaterOfTwoMountsAtAPathIsMade: a kubelet gives the volumes of a pod after the mounts of a device plugin.
+func TestTheLaterOfTwoMountsAtAPathIsMade(t *testing.T) {
+	in := input(t)
+	first, second := t.TempDir(), t.TempDir()
+	in.Container.Mounts = []model.Mount{
+		{HostPath: first, ContainerPath: "/dev/shm"}, {HostPath: second, ContainerPath: "/dev/shm/"},
+	}
+	out := build(t, in)
+	var sources []string
+	for _, m := range out.Spec.Mounts {
+		if m.Destination == "/dev/shm" {
+			sources = append(sources, m.Source)
+		}
+	}
+	if !slices.Equal(sources, []string{second}) || !strings.Contains(strings.Join(out.Warnings, "\n"), first) {
+		t.Errorf("at /dev/shm is %q, warnings %q", sources, out.Warnings)
+	}
+	in.Container.Mounts[0].Image, in.ImageMounts = &model.ImageSpec{}, map[string]string{"/dev/shm": first}
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("where one is an image: %v", err)
+	}
+}
+
 func TestEnvironmentKeepsOrderAndTheClientWins(t *testing.T) {
 	in := input(t)
 	in.Image.Env = []string{"A=image", "PATH=/bin", "B=image", "broken", "=odd"}

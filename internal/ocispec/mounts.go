@@ -24,6 +24,7 @@ import (
 
 func (b *builder) mounts() error {
 	var asked []specs.Mount
+	var images []string // the container paths of images
 	for i := range b.config.Mounts {
 		m, err := b.mount(&b.config.Mounts[i])
 		if err != nil && b.config.Mounts[i].Image != nil {
@@ -32,8 +33,19 @@ func (b *builder) mounts() error {
 		if err != nil {
 			return fmt.Errorf("mount at %q: %w", b.config.Mounts[i].ContainerPath, err)
 		}
-		if slices.ContainsFunc(asked, func(other specs.Mount) bool { return other.Destination == m.Destination }) {
-			return invalid("mount at %q: two mounts have this container path", m.Destination)
+		if b.config.Mounts[i].Image != nil {
+			images = append(images, m.Destination)
+		}
+		same := func(other specs.Mount) bool { return other.Destination == m.Destination }
+		if before := slices.IndexFunc(asked, same); before >= 0 {
+			if slices.Contains(images, m.Destination) {
+				return invalid("mount at %q: two mounts have this container path, and one is an image", m.Destination)
+			}
+			// The later one, as with containerd. A kubelet gives a pod's volumes after the mounts of its devices, and NVIDIA's
+			// plugin has one at /dev/shm.
+			b.warn("mount at %q: two mounts have this container path; the later one, of %s, is made, and the one of %s is not",
+				m.Destination, m.Source, asked[before].Source)
+			asked = slices.Delete(asked, before, before+1)
 		}
 		asked = append(asked, m)
 	}
