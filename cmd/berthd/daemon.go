@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -52,6 +53,9 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	liblog.Logrus(log)
 	begin := time.Now()
 	protect(cfg, log)
+	if cfg.SELinux == config.SELinuxOff {
+		selinux.SetDisabled() // for all of this process, before the first question
+	}
 	d := &parts{cfg: cfg, log: log, changeLog: change, sources: sources, begun: begin, opened: make(chan struct{})}
 	d.now.Store(loaded)
 	defer func() { err = errors.Join(err, d.close()) }()

@@ -39,6 +39,7 @@ type Config struct {
 	LogFormat       string   `toml:"log_format" reload:"yes"`
 	MountNamespace  string   `toml:"mount_namespace" flag:"mount-namespace"`
 	KeeperBinary    string   `toml:"keeper_binary"` // or NoKeeper
+	SELinux         string   `toml:"selinux"`
 	OOMScoreAdj     int      `toml:"oom_score_adj"`
 	ShutdownTimeout Duration `toml:"shutdown_timeout" reload:"yes"`
 	CgroupDriver    string   `toml:"cgroup_driver"`
@@ -104,6 +105,12 @@ const (
 const (
 	MountsNode = "node"
 	MountsOwn  = "own"
+)
+
+// Values of Config.SELinux.
+const (
+	SELinuxAuto = "auto"
+	SELinuxOff  = "off"
 )
 
 // NRIValidator says what plugins may not change.
@@ -368,6 +375,7 @@ func Default() *Config {
 		ShmSize:        "64m",
 		DefaultRuntime: "berth",
 		MountNamespace: MountsNode,
+		SELinux:        SELinuxAuto,
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
 			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},

@@ -2,6 +2,7 @@ package selinux
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -133,6 +134,36 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 	terminal := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) { c.Tty = true },
 		nodetest.Sh("echo to the terminal; ls -l /proc/self/fd/1; sleep 3600"))
 	terminal.WaitLog("/dev/pts/0")
+}
+
+// TestSELinuxCanBeOff: pods that start from then on are not confined, and those of before keep their labels.
+func TestSELinuxCanBeOff(t *testing.T) {
+	inside(t)
+	n := nodetest.Start(t, node.Options{})
+	before := nodetest.RunPod(t, n).Run()
+	l := level(t, before)
+	file := filepath.Join(n.Dir, "config.toml")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append([]byte("selinux = \"off\"\n"), text...), 0o600)
+	}
+	if err := errors.Join(err, n.Kill(), n.Restart(nodetest.Context(t))); err != nil {
+		t.Fatal(err)
+	}
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.SelinuxOptions = &cri.SELinuxOption{Level: "s0:c3,c4"}
+	})
+	c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.SelinuxOptions = &cri.SELinuxOption{Type: "no_such_t"}
+	}))
+	if got := c.Sh("cat /proc/self/attr/current"); strings.Contains(got, "container_t") || strings.Contains(got, "c3,c4") {
+		t.Errorf("SELinux is off, and a container runs as %q", got)
+	}
+	c.Sh("echo x >/new && cat /etc/hosts >/dev/null")
+	if got := level(t, before); got != l {
+		t.Errorf("a container of before has level %s, and had %s", got, l)
+	}
+	before.Sh("echo x >/new && cat /etc/hosts >/dev/null")
 }
 
 // TestThePolicyKeepsPodsApart: a volume is for the pod that it was relabelled for, and a host path
