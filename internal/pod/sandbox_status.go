@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/pod/cgroups"
@@ -28,13 +30,24 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	}
 	r := s.Record()
 	namespaces := map[string]string{}
-	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
-		if m.dirs.Namespaces(s.ID()).Pinned(k) {
-			namespaces[string(k)] = m.dirs.Namespaces(s.ID()).Target(k)
+	spec := &specs.Spec{Version: specs.Version, Hostname: r.Config.Hostname, Annotations: r.Config.Annotations,
+		Linux: &specs.Linux{CgroupsPath: m.cgroups.SandboxPath(r.CgroupParent, s.ID())}}
+	for _, pinned := range []struct {
+		kind namespace.Kind
+		spec specs.LinuxNamespaceType
+	}{
+		{namespace.Network, specs.NetworkNamespace}, {namespace.IPC, specs.IPCNamespace}, {namespace.UTS, specs.UTSNamespace},
+		{namespace.PID, specs.PIDNamespace}, {namespace.User, specs.UserNamespace},
+	} {
+		if m.dirs.Namespaces(s.ID()).Pinned(pinned.kind) {
+			path := m.dirs.Namespaces(s.ID()).Target(pinned.kind)
+			namespaces[string(pinned.kind)] = path
+			spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: pinned.spec, Path: path})
 		}
 	}
 	info := map[string]string{"info": toJSON(map[string]any{
-		"pid":            r.ReaperPID,
+		"pid":            m.processOf(&r),
+		"runtimeSpec":    spec, // its namespaces are where recipes for containerd and CRI-O look for that of the network
 		"initSetup":      r.ReaperSetup,
 		"phase":          r.Phase,
 		"runtimeHandler": r.Handler,
@@ -53,6 +66,20 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"config":         r.Config,
 	})}
 	return info, nil
+}
+
+// processOf is a process in the namespaces of a pod: its init, where containers share its PID namespace, or that of a
+// container. A pod of containerd always has a pause process, whose PID people give to nsenter. 0: there is none.
+func (m *Manager) processOf(r *record.Sandbox) int {
+	if r.ReaperPID != 0 {
+		return r.ReaperPID
+	}
+	for _, c := range m.index.ContainersOf(r.ID) {
+		if cr := c.Record(); cr.Phase == record.ContainerRunning {
+			return cr.PID
+		}
+	}
+	return 0
 }
 
 // networkInfo is what verbose status tells of a pod's network.

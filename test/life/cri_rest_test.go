@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -430,6 +432,52 @@ func TestEventsAreThereFromTheHeaderOnOnceEachInOrder(t *testing.T) {
 	}
 }
 
+// TestAPodsStatusHasWhatRecipesLookFor: those for containerd and CRI-O take a network namespace from the specification of
+// the pod's sandbox, or from its process, and Berth has neither.
+func TestAPodsStatusHasWhatRecipesLookFor(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}))
+	type info struct {
+		PID  int        `json:"pid"`
+		Spec specs.Spec `json:"runtimeSpec"`
+	}
+	of := func() (i info) {
+		t.Helper()
+		st, err := n.Runtime.PodSandboxStatus(nodetest.Context(t),
+			&cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(st.Info["info"]), &i); err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	if !nodetest.Containerd() && of().PID != 0 {
+		t.Errorf("a pod without a process has PID %d", of().PID)
+	}
+	c := p.Run()
+	got := of()
+	pid, err := n.ContainerPID(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := namespace(t, pid, "net")
+	if namespace(t, got.PID, "net") != want {
+		t.Errorf("process %d is in another network namespace", got.PID)
+	}
+	i := slices.IndexFunc(got.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+		return n.Type == specs.NetworkNamespace
+	})
+	if i < 0 {
+		t.Fatalf("namespaces of the specification: %+v", got.Spec.Linux.Namespaces)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(got.Spec.Linux.Namespaces[i].Path, &st); err != nil || fmt.Sprintf("net:[%d]", st.Ino) != want {
+		t.Errorf("%s is net:[%d], %v, want %s", got.Spec.Linux.Namespaces[i].Path, st.Ino, err, want)
+	}
+}
+
 func TestVerboseStatusTellsWhatAPersonNeeds(t *testing.T) {
 	nodetest.BerthOnly(t, "the info is Berth's own")
 	n := nodetest.Shared(t)
@@ -476,7 +524,7 @@ func TestVerboseStatusTellsWhatAPersonNeeds(t *testing.T) {
 	info := parse(pod.GetInfo(), err)
 	need("pod", info, "pid", "phase", "cgroupParent", "cgroup", "namespaces", "ips", "interface", "network",
 		"mounts", "directory",
-		"stateDirectory", "timings", "config")
+		"stateDirectory", "timings", "config", "runtimeSpec")
 	for kind, path := range info["namespaces"].(map[string]any) {
 		if !exists(path.(string)) {
 			t.Errorf("the pod's %s namespace is not at %v", kind, path)
