@@ -262,7 +262,7 @@ func convert(raw types.Result) (*Result, error) {
 		return nil, fmt.Errorf("result: %w", err)
 	}
 	result := new(Result)
-	var further []netip.Addr
+	var unplaced, further []netip.Addr
 	for _, ip := range r.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		i := ip.Interface
@@ -270,7 +270,10 @@ func convert(raw types.Result) (*Result, error) {
 		case !ok:
 		case i == nil:
 			result.IPs = append(result.IPs, addr.Unmap())
-		case *i < 0 || *i >= len(r.Interfaces) || r.Interfaces[*i].Sandbox == "":
+		case *i < 0 || *i >= len(r.Interfaces):
+		case r.Interfaces[*i].Sandbox == "" && r.Interfaces[*i].Name == Interface:
+			unplaced = append(unplaced, addr.Unmap()) // Alibaba Cloud's Terway names no sandbox
+		case r.Interfaces[*i].Sandbox == "":
 			// A plugin may report addresses of the host's end too.
 		case r.Interfaces[*i].Name == Interface:
 			result.IPs = append(result.IPs, addr.Unmap())
@@ -280,8 +283,10 @@ func convert(raw types.Result) (*Result, error) {
 	}
 	// Plugins of a chain may add interfaces with addresses of other networks. The pod's own are those that it is
 	// reached at, wherever they are in the list.
-	if len(result.IPs) == 0 {
-		result.IPs = further
+	for _, others := range [][]netip.Addr{unplaced, further} {
+		if len(result.IPs) == 0 {
+			result.IPs = others
+		}
 	}
 	if len(result.IPs) == 0 {
 		return nil, errors.New("the plugins gave the pod no address")

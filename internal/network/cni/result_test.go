@@ -18,6 +18,10 @@ func TestThePodsAddressesAreThoseOfItsInterface(t *testing.T) {
 		{"that names no interface", `{%s,"ips":[{"address":"192.168.7.2/24","interface":1},
 			{"address":"10.1.0.5/24"}]}`, "[10.1.0.5]"},
 		{"of another interface alone", `{%s,"ips":[{"address":"192.168.7.2/24","interface":1}]}`, "[192.168.7.2]"},
+		{"of an interface that is in no sandbox", `{"interfaces":[{"name":"eth0"}],%.0s"ips":[
+			{"address":"10.1.0.5/24","interface":0}]}`, "[10.1.0.5]"},
+		{"of the host's eth0 beside the pod's", `{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/ns"}],%.0s"ips":[
+			{"address":"10.1.0.1/24","interface":0},{"address":"10.1.0.5/24","interface":1}]}`, "[10.1.0.5]"},
 		{"of the host alone", `{%s,"ips":[{"address":"10.1.0.1/24","interface":0}]}`,
 			"the plugins gave the pod no address"},
 	} {
