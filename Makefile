@@ -232,7 +232,7 @@ kubernetes: ## build Kubernetes' programs for kubelet, once
 	$(GO) test -tags $(TAGS) -vet=off -count 1 ./test/kubelet -args -prepare
 
 .PHONY: kubelet kubelet-short
-kubelet-short: KUBELET_FLAGS = -run 'ANodeGoesFromContainerd|AKubeletsMetrics|BerthdIsKilled|TheKubeletIsRestarted'
+kubelet-short: KUBELET_FLAGS = -run 'ANodeGoesFromContainerd|AKubeletsMetrics|BerthdIsKilled|TheKubeletIsRestarted|TheNameOfTheRuntime'
 kubelet-short: kubelet ## a minute of the same
 kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root; KUBELET_FLAGS)
 	@packaging/packages.sh dbus-daemon

@@ -403,20 +403,26 @@ func (d *parts) register(context.Context) (err error) {
 	if d.server, err = cri.NewServer(server); err != nil {
 		return err
 	}
+	named := version
+	if d.cfg.RuntimeName == config.NameContainerd {
+		named = containerd.Version(version)
+	}
 	deps := criv1.Deps{
-		Runtime: d.pods,
-		Images:  d.images,
-		Streams: d.streams,
-		Version: version,
-		Info:    d.info,
-		Log:     d.log,
+		Runtime:     d.pods,
+		Images:      d.images,
+		Streams:     d.streams,
+		Version:     version,
+		Name:        d.cfg.RuntimeName,
+		NameVersion: named,
+		Info:        d.info,
+		Log:         d.log,
 	}
 	deps.CreateHostPaths = d.createsHostPaths(config.APIv1)
 	criv1.Register(d.server, deps)
 	deps.CreateHostPaths = d.createsHostPaths(config.APIv1alpha2)
 	v1alpha2.Register(d.server, deps, d.pods, d.pods)
 	criv1alpha1.Register(d.server, criv1alpha1.Deps{
-		Runtime: d.pods, Images: d.images, Version: version,
+		Runtime: d.pods, Images: d.images, Version: version, Name: d.cfg.RuntimeName, NameVersion: named,
 		CreateHostPaths: d.createsHostPaths(config.APIv1alpha1),
 	})
 	own := berthv1.Deps{

@@ -40,6 +40,7 @@ type Config struct {
 	MountNamespace  string   `toml:"mount_namespace" flag:"mount-namespace"`
 	KeeperBinary    string   `toml:"keeper_binary"` // or NoKeeper
 	SELinux         string   `toml:"selinux"`
+	RuntimeName     string   `toml:"runtime_name"`
 	OOMScoreAdj     int      `toml:"oom_score_adj"`
 	ShutdownTimeout Duration `toml:"shutdown_timeout" reload:"yes"`
 	CgroupDriver    string   `toml:"cgroup_driver"`
@@ -105,6 +106,12 @@ const (
 const (
 	MountsNode = "node"
 	MountsOwn  = "own"
+)
+
+// Values of Config.RuntimeName.
+const (
+	NameBerth      = "berth"
+	NameContainerd = "containerd"
 )
 
 // Values of Config.SELinux.
@@ -376,6 +383,7 @@ func Default() *Config {
 		DefaultRuntime: "berth",
 		MountNamespace: MountsNode,
 		SELinux:        SELinuxAuto,
+		RuntimeName:    NameBerth,
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
 			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},

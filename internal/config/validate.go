@@ -52,6 +52,7 @@ func (c *Config) Validate() error {
 		v.fail("root", "%q belongs to the system, and Berth lets nobody but root enter its root", c.Root)
 	}
 	v.absolute("state", c.State)
+	v.oneOf("runtime_name", c.RuntimeName, NameBerth, NameContainerd)
 	v.oneOf("selinux", c.SELinux, SELinuxAuto, SELinuxOff)
 	v.oneOf("mount_namespace", c.MountNamespace, MountsNode, MountsOwn)
 	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))

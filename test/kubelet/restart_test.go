@@ -1,8 +1,11 @@
 package kubelet
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,6 +175,34 @@ func TestTheKubeletIsRestartedUnderRunningPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 40*time.Second, "the pod without a manifest is gone", pods[3].gone)
+}
+
+// TestTheNameOfTheRuntimeChangesUnderRunningPods: a kubelet writes the new name before the IDs, and starts nothing again.
+func TestTheNameOfTheRuntimeChangesUnderRunningPods(t *testing.T) {
+	t.Parallel()
+	k := own(t, node.Options{}, options{})
+	pods := population(t, k)
+	before := fingerprints(pods)
+	file := filepath.Join(k.node.Dir, "config.toml")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append([]byte("runtime_name = \"containerd\"\n"), text...), 0o600)
+	}
+	if err := errors.Join(err, k.signal(syscall.SIGTERM), k.node.Kill(), k.node.Restart(nodetest.Context(t)),
+		k.start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for i := range before {
+		before[i] = strings.ReplaceAll(before[i], "berth://", "containerd://")
+	}
+	eventually(t, 30*time.Second, "the kubelet tells the new name", func() error {
+		if got := fingerprints(pods[:1]); got[0] != before[0] {
+			return errors.New(got[0])
+		}
+		return nil
+	})
+	time.Sleep(3 * time.Second)
+	unchanged(t, pods, before)
 }
 
 // TestTheKeeperIsKilledUnderRunningPods: containers outlive their parent, and so does what the kubelet knows of them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,9 +12,36 @@ import (
 	kubeversion "k8s.io/apimachinery/pkg/util/version"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	early "berth/api/runtime/v1alpha1"
+	"berth/internal/cri/containerd"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
+
+// TestAKubeletCanBeToldTheNameOfContainerd: see docs/kubernetes.md. A kubelet has to take the version.
+func TestAKubeletCanBeToldTheNameOfContainerd(t *testing.T) {
+	nodetest.BerthOnly(t, "the key is Berth's")
+	n := nodetest.Start(t, node.Options{Config: "runtime_name = \"containerd\"\n"})
+	v, err := n.Runtime.Version(nodetest.Context(t), &cri.VersionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	older, err := nodetest.DialV1alpha2(n).Version(nodetest.Context(t), &cri.VersionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldest, err := early.NewRuntimeServiceClient(n.Conn).Version(nodetest.Context(t), &early.VersionRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, told := range [][2]string{{v.RuntimeName, v.RuntimeVersion}, {older.RuntimeName, older.RuntimeVersion},
+		{oldest.GetRuntimeName(), oldest.GetRuntimeVersion()}} {
+		if _, err := kubeversion.ParseSemantic(told[1]); err != nil || told[0] != "containerd" ||
+			!strings.HasPrefix(told[1], containerd.Version("")) {
+			t.Errorf("%s://%s, %v", told[0], told[1], err)
+		}
+	}
+}
 
 func TestVersionAndStatusSayWhatANodeIs(t *testing.T) {
 	n := nodetest.Shared(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	leases "github.com/containerd/containerd/api/services/leases/v1"
@@ -29,8 +30,10 @@ func (s *versionService) Version(context.Context, *emptypb.Empty) (*version.Vers
 	return &version.VersionResponse{Version: Version(s.api.Deps.Version), Revision: "berth"}, nil
 }
 
-// Version is what a Berth of this version says of itself.
-func Version(berth string) string { return apiVersion + "+berth." + berth }
+// Version is what a Berth of this version says of itself. A semantic version has one + at most.
+func Version(berth string) string {
+	return apiVersion + "+berth." + strings.ReplaceAll(berth, "+", ".")
+}
 
 type introspectionService struct {
 	introspection.UnimplementedIntrospectionServer

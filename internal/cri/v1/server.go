@@ -88,6 +88,8 @@ type Deps struct {
 	Images  Images
 	Streams Streams
 	Version string // of Berth, semver
+	// Name and NameVersion are what the call Version tells. Empty: "berth" and Version.
+	Name, NameVersion string
 	// CreateHostPaths has a directory made where the host path of a container's mount does not exist, if it says so.
 	CreateHostPaths func() bool
 	// Info is what Status tells beyond its fields when it is asked to be verbose (the configuration, the keeper's

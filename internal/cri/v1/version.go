@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"cmp"
 	"context"
 
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -15,8 +16,8 @@ func (s *runtimeService) Version(_ context.Context, req *api.VersionRequest) (*a
 	}
 	return &api.VersionResponse{
 		Version:           kubeAPIVersion,
-		RuntimeName:       "berth",
-		RuntimeVersion:    s.Deps.Version,
+		RuntimeName:       cmp.Or(s.Deps.Name, "berth"),
+		RuntimeVersion:    cmp.Or(s.Deps.NameVersion, s.Deps.Version),
 		RuntimeApiVersion: s.dialect.Version(),
 	}, nil
 }

@@ -51,6 +51,8 @@ type Deps struct {
 	Runtime Runtime
 	Images  Images
 	Version string // of Berth, semver
+	// Name and NameVersion are what the call Version tells. Empty: "berth" and Version.
+	Name, NameVersion string
 	// CreateHostPaths has a directory made where the host path of a container's mount does not exist, if it says so.
 	CreateHostPaths func() bool
 }

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/protobuf/proto"
@@ -17,8 +18,8 @@ func (s *runtimeService) Version(_ context.Context, req *api.VersionRequest) (*a
 	}
 	return &api.VersionResponse{
 		Version:           proto.String(kubeAPIVersion),
-		RuntimeName:       proto.String("berth"),
-		RuntimeVersion:    proto.String(s.Deps.Version),
+		RuntimeName:       proto.String(cmp.Or(s.Deps.Name, "berth")),
+		RuntimeVersion:    proto.String(cmp.Or(s.Deps.NameVersion, s.Deps.Version)),
 		RuntimeApiVersion: proto.String("v1alpha1"),
 	}, nil
 }
