@@ -33,6 +33,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 	info := map[string]any{
 		"sandboxID":      r.SandboxID,
 		"pid":            r.PID,
+		"privileged":     r.Config.Security.Privileged, // where CRI-O has it, for Falco
 		"phase":          r.Phase,
 		"removing":       r.Phase == record.ContainerRemoving,
 		"cgroup":         r.Cgroup,

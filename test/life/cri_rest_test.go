@@ -432,6 +432,29 @@ func TestEventsAreThereFromTheHeaderOnOnceEachInOrder(t *testing.T) {
 	}
 }
 
+// TestTheInfoSaysWhetherAContainerIsPrivileged where Falco looks for it.
+func TestTheInfoSaysWhetherAContainerIsPrivileged(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd has it elsewhere")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }))
+	for _, want := range []bool{true, false} {
+		c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = want }),
+			func(c *cri.ContainerConfig) { c.Metadata.Name = fmt.Sprint(want) })
+		st, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+			&cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var info struct {
+			Privileged *bool `json:"privileged"`
+		}
+		if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil || info.Privileged == nil ||
+			*info.Privileged != want {
+			t.Errorf("privileged, where it is %t: %v, %v", want, info.Privileged, err)
+		}
+	}
+}
+
 // TestAPodsStatusHasWhatRecipesLookFor: those for containerd and CRI-O take a network namespace from the specification of
 // the pod's sandbox, or from its process, and Berth has neither.
 func TestAPodsStatusHasWhatRecipesLookFor(t *testing.T) {
