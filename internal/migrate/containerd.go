@@ -541,13 +541,14 @@ func (t *containerdConfig) decide() error {
 	case t.tls:
 		t.left("enable_tls_streaming", "stream.tls_cert and stream.tls_key have to be given: Berth makes no certificate")
 	}
-	if t.registry.path == "" && !t.registry.old() {
-		for _, dir := range certsDirs {
-			if info, err := os.Stat(dir); err == nil && info.IsDir() {
-				t.registry.path, t.registry.from = dir, "registry.config_path, not given, of containerd 2"
-				break
-			}
-		}
+	// containerd 2 reads these directories where there is no config_path and no mirror, also beside credentials. It does
+	// not read the table tls any more.
+	if t.registry.path == "" && len(t.registry.mirrors)+len(t.registry.tls) == 0 {
+		there := slices.DeleteFunc(slices.Clone(certsDirs), func(dir string) bool {
+			info, err := os.Stat(dir)
+			return err != nil || !info.IsDir()
+		})
+		t.registry.path, t.registry.byDefault = strings.Join(there, ":"), true
 	}
 	return t.registry.write(t.Plan)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,6 +54,13 @@ func fate(p *Plan, key string) (Note, bool) {
 		}
 	}
 	return Note{}, false
+}
+
+// noted is whether a plan says something of a key, by the key's last part.
+func noted(p *Plan, key string, fate Fate, text string) bool {
+	return slices.ContainsFunc(p.Notes, func(n Note) bool {
+		return strings.HasSuffix(n.Key, key) && n.Fate == fate && strings.Contains(n.Text, text)
+	})
 }
 
 const version3 = `
@@ -302,6 +310,62 @@ func TestOldTablesOfRegistriesBecomeFilesOfHosts(t *testing.T) {
 	}
 	if c.CgroupDriver != "cgroupfs" {
 		t.Errorf("cgroup_driver is %s: containerd's default is cgroupfs", c.CgroupDriver)
+	}
+}
+
+// TestCredentialsStayInUseBesideHostsFiles: containerd uses those of its configuration with config_path too, given or
+// not. Only the tables that are in place of hosts files are without effect.
+func TestCredentialsStayInUseBesideHostsFiles(t *testing.T) {
+	old := certsDirs
+	defer func() { certsDirs = old }()
+	certs := t.TempDir()
+	const registry = "[plugins.'io.containerd.cri.v1.images'.registry"
+	const auths = registry + ".configs.'a.example'.auth]\nusername = \"me\"\npassword = \"hidden\"\n" +
+		registry + ".auths.'https://b.example']\nauth = \"eW91OmhpZGRlbg==\"\n" +
+		registry + ".configs.'c.example'.auth]\nauth = \"!\"\n" +
+		registry + ".configs.'d.example'.auth]\nidentitytoken = \"hidden\"\nauth = \"eW91OmhpZGRlbg==\"\n"
+	for name, c := range map[string]struct {
+		file  string
+		certs []string
+		dir   string // empty: that of Berth's own files
+		left  map[string]string
+	}{
+		"config_path": {registry + "]\nconfig_path = \"" + certs + "\"\n" + auths, nil, certs, nil},
+		"its default": {auths, []string{certs}, certs, nil},
+		"both of its defaults": {auths, []string{"/no/such", certs, t.TempDir()}, certs,
+			map[string]string{"registry.config_path (not given: the default of containerd 2)": "is one directory"}},
+		"no directory": {auths, []string{"/no/such"}, "", nil},
+		"older tables": {registry + "]\nconfig_path = \"" + certs + "\"\n" + registry +
+			".mirrors.'a.example']\nendpoint = [\"https://m.example\"]\n" + registry + ".headers]\nX-A = [\"b\"]\n" + auths, nil,
+			certs, map[string]string{"registry": "mirrors and configs.*.tls have no effect", "registry.headers": certs}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			certsDirs = c.certs
+			plan, loaded := translated(t, map[string]string{"config.toml": "version = 3\n" + c.file})
+			if c.dir == "" {
+				c.dir = filepath.Join(plan.dir, "certs.d")
+			}
+			if loaded.HostsDir != c.dir {
+				t.Errorf("hosts_dir is %s, not %s", loaded.HostsDir, c.dir)
+			}
+			if len(plan.Files) != 2 || plan.Files[1].Path != plan.credentialsFile() || plan.Files[1].Mode != 0o600 ||
+				!strings.Contains(string(plan.Files[1].Data), `"auth": "bWU6aGlkZGVu"`) ||
+				!strings.Contains(string(plan.Files[1].Data), `"auth": "eW91OmhpZGRlbg=="`) {
+				t.Errorf("the kubelet's credentials are not those of containerd: %v", plan.Files[1:])
+			}
+			left := map[string]string{"configs.'c.example'.auth": "user and password", "configs.'d.example'.auth": "token"}
+			maps.Copy(left, c.left)
+			for key, text := range left {
+				if !noted(plan, key, Left, text) {
+					t.Errorf("%s is not left with %q: %v", key, text, plan.Notes)
+				}
+			}
+			for _, key := range []string{"configs.'a.example'.auth", "configs.'b.example'.auth"} {
+				if n, ok := fate(plan, key); !ok || n.Fate != Translated {
+					t.Errorf("%s is %q (%s)", key, n.Fate, n.Text)
+				}
+			}
+		})
 	}
 }
 

@@ -24,12 +24,14 @@ const kubeletLogins = "/var/lib/kubelet/config.json"
 // registries are the settings of containerd's table registry. Mirrors, configs and auths are those of its versions
 // before 2.
 type registries struct {
-	from    string // the table's key
-	path    string // config_path
-	mirrors map[string][]string
-	tls     map[string]map[string]any
-	auths   map[string]login // by host
-	headers map[string]any
+	from string // the table's key, as it is printed
+	path string // config_path
+	// byDefault says that path is containerd's default, and not given.
+	byDefault bool
+	mirrors   map[string][]string
+	tls       map[string]map[string]any
+	auths     map[string]login // by host
+	headers   map[string]any
 }
 
 // login is what a registry is told.
@@ -75,7 +77,8 @@ func (r *registries) login(host string, auth map[string]any) {
 		host = u.Host
 	}
 	l := login{user: text(auth["username"]), password: text(auth["password"]), token: text(auth["identitytoken"])}
-	if packed := text(auth["auth"]); packed != "" {
+	// containerd reads the three forms in this order, and takes the first that is given.
+	if packed := text(auth["auth"]); packed != "" && l.user == "" && l.token == "" {
 		if plain, err := base64.StdEncoding.DecodeString(packed); err == nil {
 			l.user, l.password, _ = strings.Cut(strings.TrimRight(string(plain), "\x00"), ":")
 		}
@@ -89,29 +92,20 @@ func (r *registries) login(host string, auth map[string]any) {
 // old is whether there are settings of the time before hosts.toml.
 func (r *registries) old() bool { return len(r.mirrors)+len(r.tls)+len(r.auths)+len(r.headers) > 0 }
 
+// key is a key of the table with all of its names.
+func (r *registries) key(names ...string) string {
+	if r.from == "" {
+		return "registry." + dotted(names...)
+	}
+	return r.from + "." + dotted(names...)
+}
+
 func mapKeys[V any](m map[string]V) iter.Seq[string] { return maps.Keys(m) }
 
 // write puts the registries into a plan.
 func (r *registries) write(p *Plan) error {
 	if r.path != "" {
-		dirs := strings.FieldsFunc(r.path, func(c rune) bool { return c == ':' })
-		at := dirs[0]
-		for _, dir := range dirs {
-			if info, err := os.Stat(dir); err == nil && info.IsDir() {
-				at = dir
-				break
-			}
-		}
-		p.set(r.from, "hosts_dir", at)
-		for _, dir := range dirs {
-			if info, err := os.Stat(dir); dir != at && err == nil && info.IsDir() {
-				p.left(r.from, "hosts_dir is one directory: move what is in %s to %s", dir, at)
-			}
-		}
-		if r.old() {
-			p.left(r.from, "mirrors, configs, auths and headers have no effect where config_path is set")
-		}
-		return nil
+		return r.keepHosts(p)
 	}
 	if !r.old() {
 		return nil
@@ -136,6 +130,42 @@ func (r *registries) write(p *Plan) error {
 	return r.credentials(p)
 }
 
+// keepHosts has Berth read the directories of hosts.toml files that containerd reads. containerd uses credentials of
+// its configuration with them all the same, since hosts.toml has none.
+func (r *registries) keepHosts(p *Plan) error {
+	from := r.key("config_path")
+	if r.byDefault {
+		from += " (not given: the default of containerd 2)"
+	}
+	dirs := strings.FieldsFunc(r.path, func(c rune) bool { return c == ':' })
+	if len(dirs) == 0 {
+		p.left(from, "%q names no directory", r.path)
+		return r.credentials(p)
+	}
+	at := dirs[0]
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			at = dir
+			break
+		}
+	}
+	p.set(from, "hosts_dir", at)
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); dir != at && err == nil && info.IsDir() {
+			p.left(from, "hosts_dir is one directory: move what is in %s to %s", dir, at)
+		}
+	}
+	if len(r.mirrors)+len(r.tls) > 0 {
+		p.left(r.from, "mirrors and configs.*.tls have no effect where config_path is set")
+		r.mirrors, r.tls = nil, nil
+	}
+	if len(r.headers) > 0 {
+		p.left(r.key("headers"), "containerd sends these headers to every registry: by hand: header in each hosts.toml in %s",
+			at)
+	}
+	return r.credentials(p)
+}
+
 // endpoint is whether a host is a mirror of another registry.
 func (r *registries) endpoint(host string) bool {
 	for name, urls := range r.mirrors {
@@ -150,7 +180,7 @@ func (r *registries) endpoint(host string) bool {
 
 // hosts makes the hosts.toml of one registry. * are all that have none.
 func (r *registries) hosts(p *Plan, dir, registry string) error {
-	name, from := registry, dotted(r.from, "mirrors", registry)
+	name, from := registry, r.key("mirrors", registry)
 	if registry == "*" {
 		name = "_default"
 	}
@@ -184,7 +214,7 @@ func (r *registries) hosts(p *Plan, dir, registry string) error {
 			}
 			header["Authorization"] = "Basic " + base64.StdEncoding.EncodeToString([]byte(l.user+":"+l.password))
 			out.secret = true
-			p.note(dotted(r.from, "configs", u.Host, "auth"), Translated,
+			p.note(r.key("configs", u.Host, "auth"), Translated,
 				"a header of "+filepath.Join(dir, name, "hosts.toml")+". A registry that gives tokens takes none: "+
 					"there a pull has to bring its credentials")
 		}
@@ -221,7 +251,7 @@ func (r *registries) trust(p *Plan, host string, entry map[string]any) {
 			}
 		case "key_file":
 		default:
-			p.left(dotted(r.from, "configs", host, "tls", key), "Berth does not know this key")
+			p.left(r.key("configs", host, "tls", key), "Berth does not know this key")
 		}
 	}
 }
@@ -233,12 +263,15 @@ func (r *registries) credentials(p *Plan) error {
 	}
 	auths := map[string]auth{}
 	for _, host := range slices.Sorted(mapKeys(r.auths)) {
-		l, from := r.auths[host], dotted(r.from, "configs", host, "auth")
+		l, from := r.auths[host], r.key("configs", host, "auth")
 		switch {
 		case l.user == "" && l.token != "":
 			p.left(from, "an identity token: a kubelet sends users and passwords only; give it a credential provider")
 			continue
-		case l.user == "" || r.endpoint(host):
+		case l.user == "":
+			p.left(from, "it has no user and password that can be read")
+			continue
+		case r.endpoint(host):
 			continue
 		}
 		name := host
