@@ -111,10 +111,7 @@ func commonHandler(cfg *config.Config, name string, base ocispec.Handler) (*pod.
 	}
 	spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
 	spec.PrivilegedAllDevicesAllowed = r.PrivilegedAllDevicesAllowed
-	spec.Annotations = r.Annotations
-	if len(r.Capabilities) > 0 {
-		spec.Capabilities = r.Capabilities
-	}
+	spec.Annotations, spec.Capabilities = r.Annotations, r.DefaultCapabilities()
 	return &pod.Handler{
 		Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
 		AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),

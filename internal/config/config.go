@@ -352,6 +352,28 @@ func (r *Runtime) LacksSandboxContainer() bool {
 	return filepath.Base(path) == "runsc" || filepath.Base(r.Path) == "runsc"
 }
 
+// NoCapabilities, alone in Runtime.Capabilities, gives containers none by default. An empty list there is not given.
+const NoCapabilities = "none"
+
+// DefaultCapabilities are those that a container of the handler starts from, as CAP_CHOWN. Nil: Berth's own default.
+func (r *Runtime) DefaultCapabilities() []string {
+	if len(r.Capabilities) == 0 {
+		return nil
+	}
+	set := []string{}
+	for _, name := range r.Capabilities {
+		name = strings.ToUpper(name)
+		switch {
+		case strings.EqualFold(name, NoCapabilities):
+		case strings.HasPrefix(name, "CAP_"):
+			set = append(set, name)
+		default:
+			set = append(set, "CAP_"+name)
+		}
+	}
+	return set
+}
+
 // DiskQuotaBytes is the limit of a container's writable layer of a valid configuration; 0: none.
 func (r *Runtime) DiskQuotaBytes() uint64 { return size(r.DiskQuota) }
 

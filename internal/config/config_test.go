@@ -413,6 +413,33 @@ func TestAHandlersUlimitsStandInPlaceOfTheNodes(t *testing.T) {
 	}
 }
 
+// TestAHandlersCapabilities: names with and without CAP_ are the same, and "none" is not the same as an empty list.
+// Seen to fail with the names as they are written: those without CAP_ were given to no container.
+func TestAHandlersCapabilities(t *testing.T) {
+	for written, want := range map[string][]string{
+		`[]`: nil, `["none"]`: {}, `["CAP_CHOWN", "kill", "Net_Raw"]`: {"CAP_CHOWN", "CAP_KILL", "CAP_NET_RAW"},
+	} {
+		file := filepath.Join(t.TempDir(), "config.toml")
+		data := "[runtimes.a]\ntype = \"builtin\"\ncapabilities = " + written + "\n"
+		if err := os.WriteFile(file, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := Load(Sources{File: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := loaded.Runtimes["a"]
+		if got := r.DefaultCapabilities(); !slices.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%s: %q, want %q", written, got, want)
+		}
+	}
+	c := Default()
+	c.Runtimes["berth"] = Runtime{Type: RuntimeBuiltin, Capabilities: []string{"CHOWN", NoCapabilities}}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "only name") {
+		t.Errorf("none beside another name: %v", err)
+	}
+}
+
 func TestSocketGroup(t *testing.T) {
 	for group, want := range map[string]int{"": -1, "root": 0, "1234": 1234} {
 		c := Default()

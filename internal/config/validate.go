@@ -446,6 +446,9 @@ func (v *validation) runtimes(c *Config) {
 			if !capability.MatchString(name) {
 				v.fail(key+".capabilities", "%q is not the name of a capability", name)
 			}
+			if strings.EqualFold(name, NoCapabilities) && len(r.Capabilities) > 1 {
+				v.fail(key+".capabilities", "%q stands for no capabilities, and is the only name then", name)
+			}
 		}
 	}
 }

@@ -23,6 +23,16 @@ const (
 	crioSocket = "/var/run/crio/crio.sock"
 )
 
+// crioCapabilities are the default capabilities of containers when no key says which. Berth's are those of containerd:
+// they have CAP_AUDIT_WRITE, CAP_MKNOD, CAP_NET_RAW, CAP_SETFCAP and CAP_SYS_CHROOT as well.
+var crioCapabilities = []string{
+	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
+	"CAP_NET_BIND_SERVICE", "CAP_KILL",
+}
+
+// defaultHandler is the handler that Berth has without a configuration.
+var defaultHandler = config.Default().DefaultRuntime
+
 // crioHooks is where CRI-O looks for hooks when no key says where.
 var crioHooks = "/usr/share/containers/oci/hooks.d"
 
@@ -50,6 +60,7 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 			t.set("crio.runtime.hooks_dir, not given", "hooks_dirs", []string{crioHooks})
 		}
 	}
+	t.capabilities(table(table(tree["crio"])["runtime"]))
 	t.decide()
 	if err := t.registries(containers); err != nil {
 		return nil, err
@@ -101,6 +112,30 @@ func (t *crioConfig) load(file, dir, suffix string) (map[string]any, error) {
 		override(whole, one)
 	}
 	return whole, nil
+}
+
+// capabilities gives all handlers CRI-O's default capabilities: a handler of Berth has more without the key. An empty
+// list of CRI-O is none at all.
+func (t *crioConfig) capabilities(settings map[string]any) {
+	from, names := "crio.runtime.default_capabilities, not given", crioCapabilities
+	if value, given := settings["default_capabilities"]; given {
+		from, names = "crio.runtime.default_capabilities", []string{}
+		for _, name := range texts(value) {
+			if name = strings.ToUpper(name); !strings.HasPrefix(name, "CAP_") {
+				name = "CAP_" + name
+			}
+			names = append(names, name)
+		}
+		if len(names) == 0 {
+			names = []string{config.NoCapabilities}
+		}
+	}
+	// Berth's own handler is there without a table. Pods that name no handler may get it.
+	handlers := append(slices.Collect(mapKeys(t.handlers)), defaultHandler)
+	slices.Sort(handlers)
+	for _, name := range slices.Compact(handlers) {
+		t.set(from, "runtimes\x00"+name+"\x00capabilities", names)
+	}
 }
 
 // override puts a table over another one: what is given counts, empty or not.
@@ -224,8 +259,7 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 		t.driver = text(value)
 	case "seccomp_profile":
 		t.set(from, "seccomp.default_profile", value)
-	case "default_capabilities":
-		t.left(from, "by hand: capabilities of a handler: %s", strings.Join(texts(value), ", "))
+	case "default_capabilities": // see capabilities: it has a default, and an empty list has a meaning
 	case "default_ulimits":
 		t.set(from, "ulimits", value)
 	case "default_sysctls":

@@ -190,3 +190,53 @@ func TestCRIOsDefaultDirectoryOfHooksIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestTheDefaultCapabilitiesAreThoseOfCRIO in all handlers, also in those that are there without a table: Berth's own
+// default is wider.
+func TestTheDefaultCapabilitiesAreThoseOfCRIO(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"crun": "#!/bin/sh\n"})
+	crun := "[crio.runtime.runtimes.crun]\nruntime_path = \"" + dir + "/crun\"\n"
+	nine := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID",
+		"CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_KILL"}
+	for name, c := range map[string]struct {
+		file string
+		want []string
+	}{
+		"no configuration": {"", nine},
+		"no key":           {crun, nine},
+		"a list": {"[crio.runtime]\ndefault_capabilities = [\"CHOWN\", \"net_raw\"]\n" + crun,
+			[]string{"CAP_CHOWN", "CAP_NET_RAW"}},
+		"none": {"[crio.runtime]\ndefault_capabilities = []\n" + crun, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, loaded := translatedCRIO(t, c.file)
+			handlers := []string{loaded.DefaultRuntime, "berth"}
+			if strings.Contains(c.file, "runtimes.crun") {
+				handlers = append(handlers, "crun")
+			}
+			for _, handler := range handlers {
+				r, there := loaded.Runtimes[handler]
+				if got := r.DefaultCapabilities(); !there || got == nil || !slices.Equal(got, c.want) {
+					t.Errorf("handler %s: %q, want %q\n%s", handler, got, c.want, plan.Files[0].Data)
+				}
+			}
+		})
+	}
+}
+
+// translatedCRIO is a configuration of CRI-O in one file, in Berth, valid.
+func translatedCRIO(t *testing.T, file string) (*Plan, *config.Loaded) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"crio.conf": file})
+	plan, err := FromCRIO(filepath.Join(dir, "crio.conf"), filepath.Join(dir, "containers"), filepath.Join(dir, "berth"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := plan.Finish()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, plan.Files[0].Data)
+	}
+	return plan, loaded
+}
