@@ -148,7 +148,7 @@ func (t *containerdConfig) global(tree map[string]any) {
 		switch key {
 		case "root":
 			t.Store = text(value)
-			t.note(key, Needless, "Berth has directories of its own: root, state")
+			t.elsewhere(key, t.Store, containerdRoot)
 		case "state", "temp":
 			t.note(key, Needless, "Berth has directories of its own: root, state")
 		case "grpc":
@@ -238,7 +238,19 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 		if from := path + ".concurrent_layer_fetch_buffer"; !empty(settings["concurrent_layer_fetch_buffer"]) {
 			t.rangeSize(from, settings["concurrent_layer_fetch_buffer"])
 		}
-	case name == "io.containerd.snapshotter.v1.overlayfs", len(settings) == 0:
+	case name == "io.containerd.snapshotter.v1.overlayfs":
+		for _, key := range keys(settings) {
+			switch {
+			case empty(settings[key]):
+			case key == "root_path":
+				t.elsewhere(path+"."+key, text(settings[key]), containerdRoot+"/"+name)
+			case key == "mount_options":
+				t.left(path+"."+key, "%s: overlayfs has no options in Berth", written(settings[key]))
+			default:
+				t.note(path+"."+key, Needless, "of containerd's snapshotter, which Berth has not")
+			}
+		}
+	case len(settings) == 0:
 	default:
 		t.note(path, Needless, "of a plugin of containerd that the CRI does not need")
 	}
@@ -326,9 +338,7 @@ func (t *containerdConfig) nri(path string, settings map[string]any) {
 		case "default_validator":
 			t.validator(path+"."+key, table(value))
 		default:
-			if !empty(value) {
-				t.look(path+"."+key, key)
-			}
+			t.look(path+"."+key, key, value)
 		}
 	}
 }
@@ -373,8 +383,8 @@ func (t *containerdConfig) section(path []string, settings map[string]any) {
 			t.noICMP = t.noICMP || !on && key == "enable_unprivileged_icmp"
 			continue
 		}
-		if !empty(value) && !t.setting(key, from, value) {
-			t.look(from, key)
+		if empty(value) || !t.setting(key, from, value) {
+			t.look(from, key, value)
 		}
 	}
 }
@@ -450,7 +460,7 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		}
 	case "conf_template":
 		t.template = true
-		t.look(from, key)
+		t.look(from, key, value)
 	case "sandbox_image":
 		t.Sandbox = text(value)
 		t.note(from, Needless, "there is no sandbox image: a pod has no container of its own")

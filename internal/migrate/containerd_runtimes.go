@@ -92,9 +92,7 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 				t.note(from+"."+key, Needless, "the path of a shim, and Berth has none")
 			}
 		default:
-			if !empty(value) {
-				t.look(from+"."+key, key)
-			}
+			t.look(from+"."+key, key, value)
 		}
 	}
 	if kind := text(settings["runtime_type"]); kind == "" || kind == runcShim {

@@ -21,6 +21,7 @@ import (
 const (
 	CRIOConfig = "/etc/crio/crio.conf"
 	crioSocket = "/var/run/crio/crio.sock"
+	crioStore  = "/var/lib/containers/storage"
 )
 
 // crioCapabilities are the default capabilities of containers when no key says which. Berth's are those of containerd:
@@ -41,7 +42,7 @@ var crioHooks = "/usr/share/containers/oci/hooks.d"
 // is CRI-O's default.
 func FromCRIO(file, containers, dir string) (*Plan, error) {
 	t := &crioConfig{Plan: newPlan(CRIO, dir)}
-	t.Socket, t.Store = crioSocket, "/var/lib/containers/storage"
+	t.Socket, t.Store = crioSocket, crioStore
 	tree, err := t.load(file, file+".d", ".conf")
 	if err != nil {
 		return nil, err
@@ -61,6 +62,7 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 		}
 	}
 	t.capabilities(table(table(tree["crio"])["runtime"]))
+	t.hostPorts(table(tree["crio"]))
 	t.decide()
 	if err := t.registries(containers); err != nil {
 		return nil, err
@@ -184,8 +186,8 @@ func (t *crioConfig) section(path []string, settings map[string]any) {
 			}
 		case table(value) != nil:
 			t.section(at, table(value))
-		case !empty(value) && !t.setting(key, from, value, settings):
-			t.look(from, key)
+		case empty(value), !t.setting(key, from, value, settings):
+			t.look(from, key, value)
 		}
 	}
 }
@@ -213,7 +215,7 @@ func (t *crioConfig) table(from, key string, settings map[string]any) {
 		case twin != "":
 			t.set(from+"."+name, "nri."+twin, value)
 		default:
-			t.look(from+"."+name, name)
+			t.look(from+"."+name, name, value)
 		}
 	}
 }
@@ -225,14 +227,14 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 		return true
 	}
 	switch key {
-	case "root", "runroot":
+	case "root":
+		t.Store, t.ownStore = text(value), true
+		t.elsewhere(from, t.Store, crioStore)
+	case "runroot":
 		t.note(from, Needless, "Berth has directories of its own: root, state")
-		if key == "root" {
-			t.Store, t.ownStore = text(value), true
-		}
 	case "imagestore":
 		t.MoreStores = append(t.MoreStores, text(value))
-		t.note(from, Needless, "Berth keeps images below its own root, on overlayfs")
+		t.elsewhere(from, text(value), crioStore)
 	case "listen":
 		t.Socket = text(value)
 		t.note(from, Needless, "Berth has a socket of its own: address")
@@ -329,7 +331,7 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 			kubeletLogins)
 	case "pause_image":
 		t.Sandbox = text(value)
-		t.look(from, key)
+		t.look(from, key, value)
 	case "privileged_without_host_devices", "allowed_annotations":
 		t.left(from, "a key of a handler")
 	default:
@@ -398,8 +400,8 @@ func (t *crioConfig) handler(from, name string, settings map[string]any) {
 		switch key {
 		case "runtime_type", "runtime_path", "runtime_root":
 		case "runtime_config_path":
-			if !empty(value) && kind != shimOfCRIO {
-				t.look(from+"."+key, key)
+			if kind != shimOfCRIO {
+				t.look(from+"."+key, key, value)
 			}
 		case "privileged_without_host_devices":
 			if on, _ := value.(bool); on {
@@ -410,9 +412,7 @@ func (t *crioConfig) handler(from, name string, settings map[string]any) {
 				set(key, "annotations", list)
 			}
 		default:
-			if !empty(value) {
-				t.look(from+"."+key, key)
-			}
+			t.look(from+"."+key, key, value)
 		}
 	}
 }
@@ -629,9 +629,11 @@ func (t *crioConfig) storage(path string) error {
 		}
 		if conf.Storage.GraphRoot != "" && !t.ownStore {
 			t.Store = conf.Storage.GraphRoot
+			t.elsewhere(path+": graphroot", t.Store, crioStore)
 		}
 		if conf.Storage.ImageStore != "" {
 			t.MoreStores = append(t.MoreStores, conf.Storage.ImageStore)
+			t.elsewhere(path+": imagestore", conf.Storage.ImageStore, crioStore)
 		}
 		t.MoreStores = append(t.MoreStores, conf.Storage.Options.AdditionalImageStores...)
 		t.note(path, Needless, "Berth keeps images below its own root, on overlayfs")

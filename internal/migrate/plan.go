@@ -91,8 +91,12 @@ func (p *Plan) note(key string, fate Fate, text string) {
 
 func (p *Plan) left(key, format string, args ...any) { p.note(key, Left, fmt.Sprintf(format, args...)) }
 
-// look says of a key that is not translated what docs/migrating.md says of it.
-func (p *Plan) look(path, key string) {
+// look says of a key that is not translated what docs/migrating.md says of it. An empty value asks for nothing, unless
+// Berth does what it turns off.
+func (p *Plan) look(path, key string, value any) {
+	if p.unlike(path, key, value) || empty(value) {
+		return
+	}
 	t, known := twins()[p.Runtime][key]
 	switch {
 	case !known:
