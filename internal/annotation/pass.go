@@ -19,11 +19,23 @@ var interpreted = []string{
 	"org.criu.",                         // runc: a file of settings for CRIU
 	"run.oci.", "module.wasm.", "krun.", // crun
 	"io.kubernetes.cri.", "io.kubernetes.cri-o.", // crun, Kata Containers and gVisor: what kind of container it is
-	"io.katacontainers.",                // Kata Containers: its configuration and the path of its hypervisor
-	"cdi.k8s.io/", "nvidia.cdi.k8s.io/", // NVIDIA's runtime: devices
+	"io.katacontainers.",            // Kata Containers: its configuration, its file and the path of its hypervisor
+	cdiPrefix, "nvidia.cdi.k8s.io/", // NVIDIA's runtime: devices
 	"dev.gvisor.",                                      // gVisor: flags of runsc
 	"io.containerd.", "aws.firecracker.", "com.urunc.", // shims and virtual machines
 }
+
+// A pattern that begins with kata passes the annotations below kataSettings on, too: Kata's documents have operators
+// write such a pattern. Kata's own configuration has a list of the settings of the hypervisor that a pod may change
+// (enable_annotations), which are those that name files and programs of the node. Kata checks no other annotation:
+// config_path is the path of the whole configuration, so it needs its full name.
+const (
+	kata         = "io.katacontainers."
+	kataSettings = kata + "config."
+)
+
+// cdiPrefix begins annotations that name devices of CDI.
+const cdiPrefix = "cdi.k8s.io/"
 
 func among(list []string, key string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {
@@ -52,12 +64,48 @@ func Passed(patterns []string, key string) (passed bool, reason string) {
 	switch {
 	case among(never, key):
 		return false, "it changes what the runtime or systemd does as root, and is never passed on"
-	case among(interpreted, key) && !slices.Contains(patterns, key):
+	case among(interpreted, key) && !slices.Contains(patterns, key) && !settingOfKata(patterns, key):
 		return false, "it changes what the runtime does as root, " +
 			"and is passed on only where the handler's annotations name it in full"
 	}
 	return true, ""
 }
+
+func settingOfKata(patterns []string, key string) bool {
+	return strings.HasPrefix(key, kataSettings) && slices.ContainsFunc(patterns, func(pattern string) bool {
+		return strings.HasPrefix(fixedPart(pattern), kata) && matches(pattern, key)
+	})
+}
+
+// fixedPart is the part of a pattern before its first wildcard.
+func fixedPart(pattern string) string {
+	if i := strings.IndexAny(pattern, `*?[\`); i >= 0 {
+		return pattern[:i]
+	}
+	return pattern
+}
+
+// Withheld says which annotations a pattern matches and does not pass on, as beginnings of their names. It is empty for
+// a full name, and for a pattern of which nothing is withheld, or little: Kata's settings are passed on.
+func Withheld(pattern string) []string {
+	fixed := fixedPart(pattern)
+	if fixed == pattern {
+		return nil
+	}
+	var out []string
+	for _, prefix := range interpreted {
+		if prefix == kata && strings.HasPrefix(fixed, kata) {
+			continue
+		}
+		if strings.HasPrefix(fixed, prefix) || matches(pattern, prefix+"x") {
+			out = append(out, prefix)
+		}
+	}
+	return out
+}
+
+// Devices tells whether a name or a pattern is of annotations with devices of CDI, which berthd itself reads.
+func Devices(pattern string) bool { return strings.HasPrefix(fixedPart(pattern), cdiPrefix) }
 
 // CheckBrought says whether an annotation that a device plugin brings may be passed on. Its author is root on the node;
 // but no device is a property of a unit.

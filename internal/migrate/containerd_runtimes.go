@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 
+	"berth/internal/annotation"
 	"berth/internal/config"
 )
 
@@ -59,16 +61,8 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 		t.drivers = map[string]string{}
 	}
 	t.drivers[name] = driver
-	var annotations []string
 	for _, key := range []string{"pod_annotations", "container_annotations"} {
-		for _, a := range texts(settings[key]) {
-			if !slices.Contains(annotations, a) {
-				annotations = append(annotations, a)
-			}
-		}
-	}
-	if len(annotations) > 0 {
-		set("pod_annotations", "annotations", annotations)
+		t.annotations(from+"."+key, name, texts(settings[key]))
 	}
 	for _, key := range keys(settings) {
 		value := settings[key]
@@ -97,6 +91,34 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 	}
 	if kind := text(settings["runtime_type"]); kind == "" || kind == runcShim {
 		t.shimOptions(from+".options.", options)
+	}
+}
+
+// annotations adds names and patterns to the annotations that a handler passes on to its runtime.
+func (p *Plan) annotations(from, handler string, patterns []string) {
+	list, _ := table(table(p.settings["runtimes"])[handler])["annotations"].([]string)
+	before := len(list)
+	for _, pattern := range patterns {
+		if err := annotation.CheckPattern(pattern); err != nil {
+			p.left(from, "%v", err)
+			continue
+		}
+		if !slices.Contains(list, pattern) {
+			list = append(list, pattern)
+		}
+		switch withheld := annotation.Withheld(pattern); {
+		case len(withheld) == 0:
+		case annotation.Devices(pattern):
+			p.left(from, "%q: berthd itself gives containers the devices of a device plugin that such annotations name. It "+
+				"passes an annotation on to the runtime only if its full name is in runtimes.%s.annotations", pattern, handler)
+		default:
+			p.left(from, "%q: annotations that begin with %s tell a runtime what to do as root. They are passed on only if "+
+				"their full names are in runtimes.%s.annotations: add those that pods need", pattern,
+				strings.Join(withheld, ", "), handler)
+		}
+	}
+	if len(list) > before {
+		p.set(from, "runtimes\x00"+handler+"\x00annotations", list)
 	}
 }
 

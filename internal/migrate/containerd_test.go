@@ -226,6 +226,40 @@ func TestAHandlerOfGVisorsShimIsTranslated(t *testing.T) {
 	}
 }
 
+// TestAnnotationsThatDoNotReachARuntimeArePrinted: a pattern is translated, and says what it does not pass on in Berth.
+// A property of a unit is left out, since Berth does not start with it.
+func TestAnnotationsThatDoNotReachARuntimeArePrinted(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"shim": "#!/bin/sh\n"})
+	plan, loaded := translated(t, map[string]string{"config.toml": `version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
+runtime_type = "io.containerd.kata.v2"
+runtime_path = "` + dir + `/shim"
+pod_annotations = ["io.katacontainers.*", "cdi.k8s.io/*", "org.systemd.property.*"]
+container_annotations = ["io.katacontainers.*", "example.com/*"]
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+pod_annotations = ["dev.gvisor.*"]
+container_annotations = ["*"]
+`})
+	if got := loaded.Runtimes["kata"].Annotations; !slices.Equal(got, []string{"io.katacontainers.*", "cdi.k8s.io/*",
+		"example.com/*"}) {
+		t.Errorf("annotations of the handler: %q", got)
+	}
+	for _, c := range []struct{ key, text string }{
+		{"kata.pod_annotations", "cdi.k8s.io/*"}, {"kata.pod_annotations", "org.systemd.property"},
+		{"runc.pod_annotations", "full names"}, {"runc.container_annotations", "io.katacontainers."},
+	} {
+		if !noted(plan, c.key, Left, c.text) {
+			t.Errorf("%s: %s is not printed: %+v", c.key, c.text, plan.Notes)
+		}
+	}
+	for _, text := range []string{"io.katacontainers", "example.com"} {
+		if noted(plan, "kata.pod_annotations", Left, text) || noted(plan, "kata.container_annotations", Left, text) {
+			t.Errorf("%s is printed, and passes: %+v", text, plan.Notes)
+		}
+	}
+}
+
 const version2 = `
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
