@@ -408,9 +408,7 @@ func (t *crioConfig) handler(from, name string, settings map[string]any) {
 				set(key, key, true)
 			}
 		case "allowed_annotations":
-			if list := texts(value); len(list) > 0 {
-				set(key, "annotations", list)
-			}
+			t.allowed(from+"."+key, name, texts(value))
 		default:
 			t.look(from+"."+key, key, value)
 		}

@@ -240,3 +240,37 @@ func translatedCRIO(t *testing.T, file string) (*Plan, *config.Loaded) {
 	}
 	return plan, loaded
 }
+
+// TestAnnotationsOnWhichCRIOActsAreLeft: they mean nothing to an OCI runtime, to which Berth passes the others.
+func TestAnnotationsOnWhichCRIOActsAreLeft(t *testing.T) {
+	plan, loaded := translatedCRIO(t, `
+[crio.runtime.runtimes.runc]
+allowed_annotations = [
+	"io.kubernetes.cri-o.Devices", "devices.crio.io", "io.kubernetes.cri-o.ShmSize", "shm-size.crio.io",
+	"io.kubernetes.cri-o.userns-mode", "io.kubernetes.cri-o.cgroup2-mount-hierarchy-rw",
+	"io.kubernetes.cri-o.UnifiedCgroup", "unified-cgroup.crio.io/web", "io.kubernetes.cri-o.seccompNotifierAction",
+	"seccomp-profile.kubernetes.cri-o.io", "cpu-quota.crio.io", "new.crio.io", "io.kubernetes.cri.rdt-class",
+	"io.containers.trace-syscall", "module.wasm.image/variant", "run.oci.", "org.systemd.property.",
+]
+`)
+	want := []string{"io.containers.trace-syscall", "module.wasm.image/variant", "run.oci.*"}
+	if got := loaded.Runtimes["runc"].Annotations; !slices.Equal(got, want) {
+		t.Errorf("the runtime gets %q, want %q", got, want)
+	}
+	for name, text := range map[string]string{
+		"io.kubernetes.cri-o.Devices": "default_devices", "devices.crio.io": "default_devices",
+		"io.kubernetes.cri-o.ShmSize": "shm_size", "shm-size.crio.io": "shm_size",
+		"io.kubernetes.cri-o.userns-mode": "hostUsers", "io.kubernetes.cri-o.UnifiedCgroup": nothingInstead,
+		"io.kubernetes.cri-o.cgroup2-mount-hierarchy-rw": "cgroup_writable", "unified-cgroup.crio.io/web": nothingInstead,
+		"io.kubernetes.cri-o.seccompNotifierAction": nothingInstead, "cpu-quota.crio.io": highPerformance,
+		"seccomp-profile.kubernetes.cri-o.io": "seccompProfile", "new.crio.io": nothingInstead,
+		"io.kubernetes.cri.rdt-class": "RDT", "run.oci.*": "full names", "org.systemd.property.*": "never passed on",
+	} {
+		if !slices.ContainsFunc(plan.Notes, func(n Note) bool {
+			return strings.HasSuffix(n.Key, "runc.allowed_annotations") && n.Fate == Left &&
+				strings.HasPrefix(n.Text, `"`+name+`"`) && strings.Contains(n.Text, text)
+		}) {
+			t.Errorf("%s is not left with %q: %v", name, text, plan.Notes)
+		}
+	}
+}
