@@ -156,6 +156,7 @@ func (t *containerdConfig) global(tree map[string]any) {
 				t.Socket = address
 			}
 			t.server(key, table(value))
+			t.overNetwork(key+".tcp_address", table(value)["tcp_address"])
 		case "ttrpc", "timeouts", "cgroup", "plugin_dir", "required_plugins":
 			t.note(key, Needless, "of containerd's own plugins and shims, which Berth has not")
 		case "debug":
@@ -165,6 +166,7 @@ func (t *containerdConfig) global(tree map[string]any) {
 			if format := text(table(value)["format"]); format == "text" || format == "json" {
 				t.set("debug.format", "log_format", format)
 			}
+			t.debugSocket("debug.address", table(value)["address"])
 		case "metrics":
 			if address := text(table(value)["address"]); address != "" {
 				t.set("metrics.address", "metrics.address", address)
@@ -187,20 +189,36 @@ func (t *containerdConfig) global(tree map[string]any) {
 	t.set("grpc.address", "containerd_address", t.Socket)
 }
 
-// server looks at the keys of containerd's own socket.
+// server looks at the keys of containerd's own socket, besides its address.
 func (t *containerdConfig) server(prefix string, grpc map[string]any) {
 	for _, key := range keys(grpc) {
-		switch key {
-		case "address":
-		case "gid":
-			if !empty(grpc[key]) {
-				t.set(prefix+"."+key, "socket_group", fmt.Sprint(grpc[key]))
-			}
-		case "tcp_address":
-			if !empty(grpc[key]) {
-				t.left(prefix+"."+key, "Berth serves no API over the network")
+		value, from := grpc[key], prefix+"."+key
+		switch {
+		case empty(value):
+		case key == "gid":
+			t.set(from, "socket_group", fmt.Sprint(value))
+		case key == "uid":
+			t.left(from, "Berth's sockets belong to root: by hand: socket_group is a group that may use them too")
+		case key == "max_recv_message_size" || key == "max_send_message_size":
+			if value != int64(16<<20) { // containerd's default
+				t.left(from, "%v has no effect in Berth: a request may have 16 MiB, and an answer 32 MiB", value)
 			}
 		}
+	}
+}
+
+// overNetwork reports an address at which containerd serves its API over the network.
+func (t *containerdConfig) overNetwork(from string, address any) {
+	if !empty(address) {
+		t.left(from, "%s: Berth serves no API over the network", written(address))
+	}
+}
+
+// debugSocket reports an address at which containerd serves pprof.
+func (t *containerdConfig) debugSocket(from string, address any) {
+	if !empty(address) {
+		t.left(from, "%s: Berth serves pprof on a unix socket for root, debug.sock below state: by hand: debug.address is "+
+			"another path for it", written(address))
 	}
 }
 
@@ -213,6 +231,11 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 			t.Socket = address
 			t.set(path+".address", "containerd_address", address)
 		}
+		t.server(path, settings)
+	case name == "io.containerd.server.v1.grpc-tcp":
+		t.overNetwork(path+".address", settings["address"])
+	case name == "io.containerd.server.v1.debug":
+		t.debugSocket(path+".address", settings["address"])
 	case name == "io.containerd.server.v1.metrics" && text(settings["address"]) != "":
 		t.set(path+".address", "metrics.address", text(settings["address"]))
 	case name == verifierPlugin: // see verifiers: it looks for programs without a table too

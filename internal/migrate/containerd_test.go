@@ -260,6 +260,35 @@ container_annotations = ["*"]
 	}
 }
 
+// TestTheServersOfVersion4AreTheTablesOfVersions2And3: what the sockets of containerd are set to has the same fate.
+func TestTheServersOfVersion4AreTheTablesOfVersions2And3(t *testing.T) {
+	for name, c := range map[string]struct{ file, grpc, tcp, debug string }{
+		"version 3": {"version = 3\n[grpc]\naddress = \"/run/own.sock\"\nuid = 7\ngid = 8\n" +
+			"max_recv_message_size = 1024\nmax_send_message_size = 16777216\ntcp_address = \"10.0.0.1:1\"\n" +
+			"[debug]\naddress = \"/run/debug.sock\"\n", "grpc", "grpc.tcp_address", "debug.address"},
+		"version 4": {"version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = \"/run/own.sock\"\nuid = 7\n" +
+			"gid = 8\nmax_recv_message_size = 1024\nmax_send_message_size = 16777216\n" +
+			"[plugins.'io.containerd.server.v1.grpc-tcp']\naddress = \"10.0.0.1:1\"\n" +
+			"[plugins.'io.containerd.server.v1.debug']\naddress = \"/run/debug.sock\"\n",
+			"'io.containerd.server.v1.grpc'", "'io.containerd.server.v1.grpc-tcp'.address",
+			"'io.containerd.server.v1.debug'.address"},
+	} {
+		plan, loaded := translated(t, map[string]string{"config.toml": c.file})
+		if plan.Socket != "/run/own.sock" || loaded.Containerd != "/run/own.sock" || loaded.SocketGroup != "8" {
+			t.Errorf("%s: socket %s, %s, group %q", name, plan.Socket, loaded.Containerd, loaded.SocketGroup)
+		}
+		for key, text := range map[string]string{c.grpc + ".uid": "belong to root", c.tcp: "10.0.0.1:1",
+			c.debug: "/run/debug.sock", c.grpc + ".max_recv_message_size": "16 MiB"} {
+			if !noted(plan, key, Left, text) {
+				t.Errorf("%s: %s is not left with %q: %v", name, key, text, plan.Notes)
+			}
+		}
+		if noted(plan, "max_send_message_size", Left, "") {
+			t.Errorf("%s: a size that is Berth's is printed", name)
+		}
+	}
+}
+
 const version2 = `
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
