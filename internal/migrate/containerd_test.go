@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pelletier/go-toml/v2"
+
 	"berth/internal/config"
 )
 
@@ -43,7 +45,19 @@ func translated(t *testing.T, files map[string]string) (*Plan, *config.Loaded) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, plan.Files[0].Data)
 	}
+	filesParse(t, plan)
 	return plan, loaded
+}
+
+// filesParse fails for a file of TOML that a plan would write and nobody could read.
+func filesParse(t *testing.T, plan *Plan) {
+	t.Helper()
+	for _, f := range plan.Files {
+		var any map[string]any
+		if err := toml.Unmarshal(f.Data, &any); err != nil && filepath.Ext(f.Path) == ".toml" {
+			t.Errorf("%s: %v\n%s", f.Path, err, f.Data)
+		}
+	}
 }
 
 // fate is what a plan says of a key, by the key's last part.

@@ -122,6 +122,7 @@ location = "other.example"
 			t.Errorf("%s is %q (%s), want %s", key, n.Fate, n.Text, want)
 		}
 	}
+	filesParse(t, plan)
 	if len(plan.Files) != 2 {
 		t.Fatalf("%d files", len(plan.Files))
 	}
@@ -238,6 +239,7 @@ func translatedCRIO(t *testing.T, file string) (*Plan, *config.Loaded) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, plan.Files[0].Data)
 	}
+	filesParse(t, plan)
 	return plan, loaded
 }
 

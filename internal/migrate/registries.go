@@ -339,9 +339,14 @@ func (h *hostsToml) file(path string) (File, error) {
 		}
 	}
 	for i, host := range h.hosts {
+		before := out.Len()
 		if err := encode(map[string]any{"host": map[string]any{host: h.tables[i]}}); err != nil {
 			return File{}, fmt.Errorf("%s: %w", path, err)
 		}
+		// Each table of a host would come with a table [host], which a file may have only once, and does not need.
+		text := out.String()
+		out.Reset()
+		out.WriteString(text[:before] + strings.TrimPrefix(text[before:], "[host]\n"))
 	}
 	mode := fs.FileMode(0o644)
 	if h.secret {
