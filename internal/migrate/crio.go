@@ -14,6 +14,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"berth/internal/config"
+	"berth/internal/image/registry"
 	"berth/internal/loglimit"
 )
 
@@ -63,6 +64,9 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 	}
 	t.capabilities(table(table(tree["crio"])["runtime"]))
 	t.hostPorts(table(tree["crio"]))
+	if empty(table(table(tree["crio"])["image"])["global_auth_file"]) {
+		t.ownLogins()
+	}
 	t.decide()
 	if err := t.registries(containers); err != nil {
 		return nil, err
@@ -78,7 +82,8 @@ type crioConfig struct {
 	*Plan
 
 	handlers       map[string]bool
-	ownStore       bool // crio.conf says where the images are
+	logins         []string // hosts for which there are credentials
+	ownStore       bool     // crio.conf says where the images are
 	defaultRuntime string
 	driver         string
 	tls            bool
@@ -327,8 +332,7 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 	case "insecure_registries":
 		t.left(from, "by hand: a hosts.toml in hosts_dir for each of %s", strings.Join(texts(value), ", "))
 	case "global_auth_file":
-		t.left(from, "for the kubelet, which sends credentials with each pull: install -m 600 %s %s", text(value),
-			kubeletLogins)
+		t.credentials(from, text(value))
 	case "pause_image":
 		t.Sandbox = text(value)
 		t.look(from, key, value)
@@ -517,6 +521,12 @@ func (t *crioConfig) registries(dir string) error {
 			return err
 		}
 	}
+	// To a mirror, CRI-O does not send the credentials of a pull either.
+	withheld, err := withheldIn(t.Files, certs)
+	if err != nil {
+		return err
+	}
+	t.unsent(certs, slices.DeleteFunc(withheld, func(h registry.Withheld) bool { return h.Mirror }))
 	return nil
 }
 
@@ -538,11 +548,16 @@ func (t *crioConfig) location(file, certs string, r location) error {
 		t.left(from, "mirror-by-digest-only: mirrors are asked for tags too, as of hosts.toml")
 	}
 	var out hostsToml
+	path := filepath.Join(certs, r.Prefix, "hosts.toml")
 	if server != r.Prefix && server != "" {
 		out.top = map[string]any{"server": "https://" + server}
 		if r.Insecure {
 			out.top["server"] = "http://" + server
+			if t.loggedIn(r.Prefix) {
+				out.top["berth_credentials"] = "plain"
+			}
 		}
+		t.ofAnother(from, server, r.Prefix, path)
 	}
 	add := func(at string, insecure bool, pull string) {
 		host, path, _ := strings.Cut(at, "/")
@@ -563,11 +578,16 @@ func (t *crioConfig) location(file, certs string, r location) error {
 			if insecure && scheme == "https://" {
 				entry["skip_verify"] = true
 			}
+			if insecure && host == server && t.loggedIn(r.Prefix) {
+				entry["berth_credentials"] = "plain"
+			}
 			out.add(url, entry)
 		}
 	}
 	for _, m := range r.Mirrors {
 		add(m.Location, m.Insecure, m.Pull)
+		host, _, _ := strings.Cut(m.Location, "/")
+		t.ofAnother(from, host, r.Prefix, path)
 	}
 	if r.Insecure {
 		add(server, true, "")
@@ -575,7 +595,7 @@ func (t *crioConfig) location(file, certs string, r location) error {
 	if len(out.hosts) == 0 && len(out.top) == 0 {
 		return nil
 	}
-	f, err := out.file(filepath.Join(certs, r.Prefix, "hosts.toml"))
+	f, err := out.file(path)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/image/registry"
 )
 
 // kubeletLogins is where a kubelet looks for the credentials of the node, in Docker's format, which it sends
@@ -127,6 +129,11 @@ func (r *registries) write(p *Plan) error {
 			return err
 		}
 	}
+	withheld, err := withheldIn(p.Files, dir)
+	if err != nil {
+		return err
+	}
+	p.unsent(dir, withheld)
 	return r.credentials(p)
 }
 
@@ -163,6 +170,9 @@ func (r *registries) keepHosts(p *Plan) error {
 		p.left(r.key("headers"), "containerd sends these headers to every registry: by hand: header in each hosts.toml in %s",
 			at)
 	}
+	hosts := registry.WithheldHosts(at)
+	r.mirrorsOf(p, at, hosts)
+	p.unsent(at, hosts)
 	return r.credentials(p)
 }
 
@@ -179,23 +189,24 @@ func (r *registries) endpoint(host string) bool {
 }
 
 // hosts makes the hosts.toml of one registry. * are all that have none.
-func (r *registries) hosts(p *Plan, dir, registry string) error {
-	name, from := registry, r.key("mirrors", registry)
-	if registry == "*" {
+func (r *registries) hosts(p *Plan, dir, domain string) error {
+	name, from := domain, r.key("mirrors", domain)
+	if domain == "*" {
 		name = "_default"
 	}
 	if strings.ContainsRune(name, '/') || strings.HasPrefix(name, ".") {
-		p.left(from, "%q is no name of a registry", registry)
+		p.left(from, "%q is no name of a registry", domain)
 		return nil
 	}
-	urls := r.mirrors[registry]
-	if len(urls) == 0 && r.tls[registry] != nil {
-		urls = []string{"https://" + registry}
+	urls := r.mirrors[domain]
+	if len(urls) == 0 && r.tls[domain] != nil {
+		urls = []string{"https://" + domain}
 	}
 	var out hostsToml
 	if len(r.headers) > 0 {
 		out.top = map[string]any{"header": r.headers}
 	}
+	plain := r.plain(domain, urls)
 	for _, text := range urls {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -206,17 +217,20 @@ func (r *registries) hosts(p *Plan, dir, registry string) error {
 		if strings.Trim(u.Path, "/") != "" {
 			entry["override_path"] = true
 		}
+		if slices.Contains(plain, u.Host) {
+			entry["berth_credentials"] = "plain"
+		}
 		r.trust(p, u.Host, entry)
 		header := maps.Clone(r.headers)
-		if l := r.auths[u.Host]; u.Host != registry && l.user != "" {
+		if l := r.auths[u.Host]; !sameRegistry(u.Host, domain) && l.user != "" {
 			if header == nil {
 				header = map[string]any{}
 			}
 			header["Authorization"] = "Basic " + base64.StdEncoding.EncodeToString([]byte(l.user+":"+l.password))
 			out.secret = true
-			p.note(r.key("configs", u.Host, "auth"), Translated,
-				"a header of "+filepath.Join(dir, name, "hosts.toml")+". A registry that gives tokens takes none: "+
-					"there a pull has to bring its credentials")
+			p.left(r.key("configs", u.Host, "auth"), "they become a fixed header Authorization in %s. A registry that gives "+
+				"out tokens does not take it. By hand, for such a mirror: berth_credentials in its table, if it takes the "+
+				"credentials of %s", filepath.Join(dir, name, "hosts.toml"), domain)
 		}
 		if len(header) > 0 {
 			entry["header"] = header
@@ -270,8 +284,6 @@ func (r *registries) credentials(p *Plan) error {
 			continue
 		case l.user == "":
 			p.left(from, "it has no user and password that can be read")
-			continue
-		case r.endpoint(host):
 			continue
 		}
 		name := host

@@ -61,6 +61,7 @@ type hostRules struct {
 type mirrorRule struct {
 	host string // host[:port]; empty, of the server: the registry itself
 	hostRule
+	header bool // the file has a header Authorization for it
 }
 
 // readHosts reads and checks the hosts.toml of a registry.
@@ -126,7 +127,8 @@ func (r *hostRules) take(parsed *hostsFile) error {
 		if err != nil {
 			return fmt.Errorf("host.%q: %w", key, err)
 		}
-		r.mirrors = append(r.mirrors, mirrorRule{host, hostRule{plain: plain, send: sending(entry.Credentials)}})
+		r.mirrors = append(r.mirrors, mirrorRule{host, hostRule{plain: plain, send: sending(entry.Credentials)},
+			entry.authorizes()})
 	}
 	if parsed.Server != "" {
 		host, plain, err := hostURL(parsed.Server)
@@ -135,7 +137,7 @@ func (r *hostRules) take(parsed *hostsFile) error {
 		}
 		r.server.host, r.server.plain = host, plain
 	}
-	r.server.send = sending(parsed.Credentials)
+	r.server.send, r.server.header = sending(parsed.Credentials), parsed.authorizes()
 	return parsed.check()
 }
 
@@ -168,6 +170,16 @@ func hostURL(text string) (host string, plain bool, err error) {
 		}
 	}
 	return u.Host, u.Scheme == "http", nil
+}
+
+// authorizes tells whether a table has credentials of its own.
+func (e *hostEntry) authorizes() bool {
+	for name := range e.Header {
+		if strings.EqualFold(name, "Authorization") {
+			return true
+		}
+	}
+	return false
 }
 
 // check refuses what the library would refuse, or pass over.
