@@ -62,7 +62,6 @@ func onlyAll(value any) bool { return empty(value) || slices.Equal(texts(value),
 // fixedKeys are all keys that docs/migrating.md has as always or never. A test compares them with the page.
 var fixedKeys = map[string]map[string]fixed{
 	Containerd: {
-		"enable_selinux":         {anything, ""},
 		"selinux_category_range": {is(0, 1024), "containers get two of all 1024 categories"},
 		"max_container_log_line_size": {is(16 << 10), "a line of more than 16 KiB becomes several records of the log, " +
 			"marked P"},
@@ -133,7 +132,6 @@ var fixedKeys = map[string]map[string]fixed{
 			"privileged containers have no seccomp profile"},
 		"apparmor_profile": {is("", "crio-default"), "a container whose pod names no AppArmor profile gets berth-default. " +
 			"A pod names another with appArmorProfile: type Localhost, or Unconfined for none"},
-		"selinux": {anything, ""},
 		"hostnetwork_disable_selinux": {is(false), "pods of the node's network get an SELinux label as others do. " +
 			"Those that are privileged get none"},
 		"no_pivot": {is(false), "containers enter their root file system with pivot_root. That fails where the node's own " +

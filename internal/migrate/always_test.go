@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"berth/internal/config"
 )
 
 // TestEveryKeyThatThePageHasAsAlwaysOrNeverIsLookedAt: each says which values lose nothing.
@@ -157,6 +159,30 @@ func TestANetworkWithoutHostPortsIsPrinted(t *testing.T) {
 		})
 		if got != c.want {
 			t.Errorf("%s: printed: %t, want %t: %v", name, got, c.want, plan.Notes)
+		}
+	}
+}
+
+// TestSELinuxStaysOffWhereItWas: containerd has no labels by default, and CRI-O has them where the host has SELinux on.
+func TestSELinuxStaysOffWhereItWas(t *testing.T) {
+	const v2, v3 = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\n",
+		"version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
+	for file, want := range map[string]string{
+		"": config.SELinuxOff, v2: config.SELinuxOff, v3 + "enable_selinux = false\n": config.SELinuxOff,
+		v2 + "enable_selinux = true\n": config.SELinuxAuto, v3 + "enable_selinux = true\n": config.SELinuxAuto,
+	} {
+		plan, loaded := translated(t, map[string]string{"config.toml": file})
+		if loaded.SELinux != want {
+			t.Errorf("containerd, %q: selinux = %q, want %q\n%s", file, loaded.SELinux, want, plan.Files[0].Data)
+		}
+	}
+	for file, want := range map[string]string{
+		"": config.SELinuxAuto, "[crio.runtime]\nselinux = true\n": config.SELinuxAuto,
+		"[crio.runtime]\nselinux = false\n": config.SELinuxOff,
+	} {
+		plan, loaded := translatedCRIO(t, file)
+		if loaded.SELinux != want {
+			t.Errorf("CRI-O, %q: selinux = %q, want %q\n%s", file, loaded.SELinux, want, plan.Files[0].Data)
 		}
 	}
 }

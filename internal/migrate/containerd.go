@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,6 +80,8 @@ type containerdConfig struct {
 	defaultHandler  string
 	drivers         map[string]string // cgroup drivers by handler
 	noPorts, noICMP bool
+	selinux         bool              // enable_selinux
+	selinuxKey      string            // enable_selinux with its tables; empty: not given
 	template        bool              // containerd makes the CNI configuration itself
 	snapshotter     map[string]string // names of snapshotters, by the key that names them
 	tls             bool
@@ -405,6 +408,10 @@ func (t *containerdConfig) section(path []string, settings map[string]any) {
 			t.noPorts = t.noPorts || !on && key == "enable_unprivileged_ports"
 			t.noICMP = t.noICMP || !on && key == "enable_unprivileged_icmp"
 			continue
+		case "enable_selinux":
+			t.selinux, _ = value.(bool)
+			t.selinuxKey = from
+			continue
 		}
 		if empty(value) || !t.setting(key, from, value) {
 			t.look(from, key, value)
@@ -566,6 +573,12 @@ func (t *containerdConfig) decide() error {
 			list = append(list, "net.ipv4.ping_group_range=0 2147483647")
 		}
 		t.set("enable_unprivileged_ports, enable_unprivileged_icmp", "default_sysctls", list)
+	}
+	// containerd's default is false.
+	if from := cmp.Or(t.selinuxKey, "enable_selinux, not given"); t.selinux {
+		t.note(from, Needless, "as in Berth without a key, where the host has SELinux on")
+	} else {
+		t.set(from, "selinux", config.SELinuxOff)
 	}
 	switch {
 	case t.tls && t.cert != "" && t.key != "":

@@ -63,6 +63,10 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 		}
 	}
 	t.capabilities(table(table(tree["crio"])["runtime"]))
+	// Without the key, CRI-O does as Berth: it has labels where the host has SELinux on.
+	if on, given := table(table(tree["crio"])["runtime"])["selinux"].(bool); given && !on {
+		t.set("crio.runtime.selinux", "selinux", config.SELinuxOff)
+	}
 	t.hostPorts(table(tree["crio"]))
 	if empty(table(table(tree["crio"])["image"])["global_auth_file"]) {
 		t.ownLogins()
@@ -331,6 +335,8 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 		t.note(from, Needless, "see enable_tracing")
 	case "insecure_registries":
 		t.left(from, "by hand: a hosts.toml in hosts_dir for each of %s", strings.Join(texts(value), ", "))
+	case "selinux": // true; see FromCRIO for false
+		t.note(from, Needless, "as in Berth without a key, where the host has SELinux on")
 	case "global_auth_file":
 		t.credentials(from, text(value))
 	case "pause_image":
