@@ -163,6 +163,16 @@ func TestANetworkWithoutHostPortsIsPrinted(t *testing.T) {
 	}
 }
 
+// TestTheKubeletIsToldTheSameName after a migration from containerd.
+func TestTheKubeletIsToldTheSameName(t *testing.T) {
+	if _, loaded := translated(t, map[string]string{"config.toml": ""}); loaded.RuntimeName != config.NameContainerd {
+		t.Errorf("from containerd: %q", loaded.RuntimeName)
+	}
+	if _, loaded := translatedCRIO(t, ""); loaded.RuntimeName != config.NameBerth {
+		t.Errorf("from CRI-O: %q", loaded.RuntimeName)
+	}
+}
+
 // TestSELinuxStaysOffWhereItWas: containerd has no labels by default, and CRI-O has them where the host has SELinux on.
 func TestSELinuxStaysOffWhereItWas(t *testing.T) {
 	const v2, v3 = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\n",

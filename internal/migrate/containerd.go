@@ -580,6 +580,7 @@ func (t *containerdConfig) decide() error {
 	} else {
 		t.set(from, "selinux", config.SELinuxOff)
 	}
+	t.set("the name that the kubelet is told", "runtime_name", config.NameContainerd)
 	switch {
 	case t.tls && t.cert != "" && t.key != "":
 		t.set("tls_cert_file", "stream.tls_cert", t.cert)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -76,7 +77,11 @@ func TestANodeGoesFromContainerdToBerthAndBack(t *testing.T) {
 	})
 	k.node = berth
 	enter(t, k)
-	visit(t, k, web, "berth")
+	if v, err := berth.Runtime.Version(nodetest.Context(t), &cri.VersionRequest{}); err != nil ||
+		!strings.Contains(v.RuntimeVersion, "+berth.") {
+		t.Errorf("the runtime is %v, %v", v, err)
+	}
+	visit(t, k, web, "containerd") // which is its name after a migration
 	leave(t, k)
 
 	if err := migrate(t, containerd, etc, "--revert"); err != nil {
