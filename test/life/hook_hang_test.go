@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,13 +87,28 @@ func sleeps(c *cri.ContainerConfig) { c.Command, c.Args = []string{"sleep", "100
 func hangingHook(t *testing.T, dir, stage, more string) (pids string) {
 	t.Helper()
 	pids = filepath.Join(t.TempDir(), "pids")
-	script := fmt.Sprintf("setsid sleep 654321 & echo $! >>%[1]s; echo $$ >>%[1]s; sleep 654321", pids)
+	writeHook(t, dir, "hang", stage,
+		fmt.Sprintf("setsid sleep 654321 & echo $! >>%[1]s; echo $$ >>%[1]s; exec sleep 654321", pids), more)
+	t.Cleanup(func() {
+		text, _ := os.ReadFile(pids)
+		for _, pid := range strings.Fields(string(text)) {
+			data, err := os.ReadFile("/proc/" + pid + "/cmdline")
+			if n, aerr := strconv.Atoi(pid); err == nil && aerr == nil && strings.Contains(string(data), "654321") {
+				_ = syscall.Kill(n, syscall.SIGKILL)
+			}
+		}
+	})
+	return pids
+}
+
+// writeHook writes a hook of this name that runs a script in pods that hang. more is JSON that is added to it.
+func writeHook(t *testing.T, dir, name, stage, script, more string) {
+	t.Helper()
 	text := fmt.Sprintf(`{"version": "1.0.0", "hook": {"path": "/bin/sh", "args": ["sh", "-c", %q]%s},
 		"when": {"annotations": {"hang": "yes"}}, "stages": [%q]}`, script, more, stage)
-	if err := os.WriteFile(filepath.Join(dir, "hang.json"), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return pids
 }
 
 // endedHook waits until a hook and its child are gone.

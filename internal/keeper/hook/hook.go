@@ -60,6 +60,30 @@ func Supervise(hooks configs.Hooks) {
 	}
 }
 
+// AfterRemoval has all hooks of the stage poststop run, each once, whatever the others return: the OCI runtime
+// specification has a failure logged, and the removal goes on as if there had been none. libcontainer would leave out
+// those after the one that fails, and fail the removal when the container's state is gone already. failed is called
+// with the program of a hook that has failed. The hooks are replaced by functions, which libcontainer cannot write to a
+// state file: afterwards, the configuration is good for the container's removal only.
+func AfterRemoval(hooks configs.Hooks, failed func(path string, err error)) {
+	for i, h := range hooks[configs.Poststop] {
+		command, ok := h.(configs.CommandHook)
+		if !ok {
+			continue
+		}
+		path := command.Path
+		if len(command.Args) > 3 && command.Args[1] == Argument {
+			path = command.Args[3]
+		}
+		hooks[configs.Poststop][i] = configs.NewFunctionHook(func(state *specs.State) error {
+			if err := command.Run(state); err != nil {
+				failed(path, err)
+			}
+			return nil
+		})
+	}
+}
+
 // Main runs the hook of this program's arguments, and returns its exit code.
 func Main() int {
 	if err := run(os.Args[2:]); err != nil {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/keeper/hook"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
@@ -436,7 +437,11 @@ func (call *criuCall) restore(res *criuResult) error {
 		opts.LsmProfile, opts.LsmMountContext = "selinux:"+label, call.Spec.Linux.MountLabel
 	}
 	if err := lib.Restore(p, opts); err != nil {
-		return errors.Join(err, lib.Destroy())
+		hook.AfterRemoval(lib.Config().Hooks, func(path string, failed error) {
+			err = errors.Join(err, fmt.Errorf("poststop hook %s: %w", path, failed))
+		})
+		derr := lib.Destroy()
+		return errors.Join(err, derr)
 	}
 	res.PID, err = p.Pid()
 	return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/hook"
 	"berth/internal/keeper/runtime"
 )
 
@@ -44,11 +45,17 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 			return os.RemoveAll(dir)
 		}
 	}
-	if err := lib.Destroy(); err != nil {
-		return err
-	}
+	// Whatever comes of it, the state that the next call needs is the one on the disk.
 	*c.Loaded() = nil
-	return nil
+	return e.destroy(c, lib)
+}
+
+// destroy has libcontainer remove a container, by a view of it that is good for nothing else afterwards.
+func (e *Engine) destroy(c runtime.Container, lib *libcontainer.Container) error {
+	hook.AfterRemoval(lib.Config().Hooks, func(path string, err error) {
+		c.Log().Warn("poststop hook failed", "hook", path, "error", err)
+	})
+	return lib.Destroy()
 }
 
 // Abort kills and removes what there is of a container.

@@ -158,7 +158,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 		return err
 	}
 	if err := e.begin(ctx, lib, p, l, join, setup, last); err != nil {
-		if derr := lib.Destroy(); derr != nil {
+		if derr := e.destroy(c, lib); derr != nil {
 			c.Log().Warn("remove container that did not start", "error", derr)
 		}
 		return err
