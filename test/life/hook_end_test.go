@@ -1,11 +1,15 @@
 package life
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/pouch"
 	"berth/test/node"
@@ -43,4 +47,34 @@ func TestPoststopHooksRunOnce(t *testing.T) {
 	if !strings.Contains(logged, "poststop hook failed") || !strings.Contains(logged, "so it says") {
 		t.Error("no log says that the hook has failed")
 	}
+}
+
+// TestAHookOfARestoredContainerHasALimit, as it has in TestAHookHasALimit. Seen to fail where hooks were given their
+// limit by the start of a program alone: the removal waited for the hook's child.
+func TestAHookOfARestoredContainerHasALimit(t *testing.T) {
+	dir := t.TempDir()
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir),
+		Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criuPath(t))})
+	nodetest.Pull(t, n, node.Busybox)
+	c := nodetest.RunPod(t, n).Run(counting)
+	waitCount(t, c, 3)
+	archive := filepath.Join(t.TempDir(), "checkpoint.tar")
+	checkpoint(t, n, c, archive)
+
+	p := nodetest.RunPod(t, n, hangs)
+	pids := hangingHook(t, dir, "createRuntime", `, "timeout": 1`)
+	if err := p.Create(fromArchive(archive)).TryStart(); err == nil {
+		t.Error("it is restored though its hook hangs")
+	}
+	endedHook(t, pids)
+	pids = hangingHook(t, dir, "poststop", `, "timeout": 1`)
+	r := p.Run(fromArchive(archive))
+	r.Stop(0)
+	nodetest.Eventually(t, 30e9, "the container is removed", func() error {
+		ctx, cancel := context.WithTimeout(nodetest.Context(t), 10*time.Second)
+		defer cancel()
+		_, err := n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: r.ID})
+		return err
+	})
+	endedHook(t, pids)
 }

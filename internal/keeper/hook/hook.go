@@ -27,6 +27,8 @@ const (
 	// Argument is the first argument of a keeper's program that runs a hook. The limit in seconds, the path of the hook's
 	// program and its arguments follow.
 	Argument = "hook"
+	// self is the path of the keeper's program for its own children.
+	self = "/proc/self/exe"
 	// maxOutput is how much of a hook's output is told in an error, in bytes.
 	maxOutput = 64 << 10
 	// outputWait is how long a hook's output is waited for after its end: a daemon that it has left may have it open.
@@ -44,20 +46,30 @@ func Supervise(hooks configs.Hooks) {
 		configs.Prestart, configs.CreateRuntime, configs.Poststart, configs.Poststop,
 	} {
 		for i, h := range hooks[stage] {
-			command, ok := h.(configs.CommandHook)
-			if !ok {
-				continue
+			if command, ok := h.(configs.CommandHook); ok {
+				hooks[stage][i] = supervised(command)
 			}
-			seconds := int64(limit)
-			if command.Timeout != nil {
-				seconds = int64(command.Timeout.Seconds())
-			}
-			args := append([]string{"berth-keeper", Argument, strconv.FormatInt(seconds, 10), command.Path}, command.Args...)
-			hooks[stage][i] = configs.NewCommandHook(&configs.Command{
-				Path: "/proc/self/exe", Args: args, Env: command.Env, Dir: command.Dir,
-			})
 		}
 	}
+}
+
+// supervised is a hook as this package runs it. One that is so already stays as it is.
+func supervised(command configs.CommandHook) configs.CommandHook {
+	if isSupervised(command) {
+		return command
+	}
+	seconds := int64(limit)
+	if command.Timeout != nil {
+		seconds = max(int64(command.Timeout.Seconds()), 0)
+	}
+	args := append([]string{"berth-keeper", Argument, strconv.FormatInt(seconds, 10), command.Path}, command.Args...)
+	return configs.NewCommandHook(&configs.Command{
+		Path: self, Args: args, Env: command.Env, Dir: command.Dir,
+	})
+}
+
+func isSupervised(command configs.CommandHook) bool {
+	return command.Path == self && len(command.Args) > 3 && command.Args[1] == Argument
 }
 
 // AfterRemoval has all hooks of the stage poststop run, each once, whatever the others return: the OCI runtime
@@ -71,10 +83,8 @@ func AfterRemoval(hooks configs.Hooks, failed func(path string, err error)) {
 		if !ok {
 			continue
 		}
-		path := command.Path
-		if len(command.Args) > 3 && command.Args[1] == Argument {
-			path = command.Args[3]
-		}
+		command = supervised(command) // an older keeper has not done so for a container that it has restored
+		path := command.Args[3]
 		hooks[configs.Poststop][i] = configs.NewFunctionHook(func(state *specs.State) error {
 			if err := command.Run(state); err != nil {
 				failed(path, err)

@@ -29,7 +29,6 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/filter"
-	"berth/internal/keeper/hook"
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/protocol"
@@ -98,7 +97,6 @@ func (e *Engine) Prepare(c runtime.Container, l *runtime.Launch) error {
 		if err := e.dir.WriteBundle(c.ID(), l.Spec); err != nil {
 			return err
 		}
-		hook.Supervise(config.Hooks)
 	}
 	if err := own(l, config); err != nil {
 		return err

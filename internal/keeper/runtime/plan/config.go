@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/keeper/hook"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
 )
@@ -21,7 +22,8 @@ import (
 // messages, and wake the keeper as often.
 const initLogLevel = "3"
 
-// Config is a specification as libcontainer has it, but for its seccomp profile. It refuses what no engine does.
+// Config is a specification as libcontainer has it, but for its seccomp profile. It refuses what no engine does. Hooks
+// that libcontainer runs in this process are supervised.
 func Config(dir runtime.Dir, id string, systemd bool, spec *specs.Spec) (*configs.Config, error) {
 	if found := startRefused.find(spec); found != "" {
 		return nil, fmt.Errorf("spec with %s: %w", found, errdefs.ErrInvalidArgument)
@@ -42,6 +44,7 @@ func Config(dir runtime.Dir, id string, systemd bool, spec *specs.Spec) (*config
 	if err := checkConfig(spec, config); err != nil {
 		return nil, err
 	}
+	hook.Supervise(config.Hooks)
 	for i, l := range config.Labels {
 		if strings.HasPrefix(l, "bundle=") {
 			config.Labels[i] = "bundle=" + dir.Bundle(id)
