@@ -2,6 +2,7 @@ package life
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -77,4 +78,59 @@ func TestAHookOfARestoredContainerHasALimit(t *testing.T) {
 		return err
 	})
 	endedHook(t, pids)
+}
+
+// TestAPoststopHookOutlivesItsKeeper: the container's state is gone by then, so that no other keeper would run it.
+// Seen to fail where every hook was killed at the end of its keeper.
+func TestAPoststopHookOutlivesItsKeeper(t *testing.T) {
+	nodetest.BerthOnly(t, "its errors are its own")
+	dir, files := t.TempDir(), t.TempDir()
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir)})
+	nodetest.Pull(t, n, node.Busybox)
+	begun, done := filepath.Join(files, "begun"), filepath.Join(files, "done")
+	writeHook(t, dir, "slow", "poststop",
+		fmt.Sprintf("sleep 654321 & echo $! $$ $PPID >>%s; sleep 3; echo done >>%s; kill $!", begun, done), "")
+	c := nodetest.RunPod(t, n, hangs).Run(sleeps)
+	c.Stop(0)
+	removed := make(chan struct{})
+	ctx, cancel := context.WithCancel(nodetest.Context(t))
+	defer cancel()
+	go func() {
+		defer close(removed)
+		_, _ = n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
+	}()
+	nodetest.Eventually(t, 10e9, "the hook has begun", func() error {
+		text, err := os.ReadFile(begun)
+		if err == nil && len(text) == 0 {
+			err = errors.New("it is writing")
+		}
+		return err
+	})
+	time.Sleep(time.Second)
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 20e9, "the hook has ended", func() error {
+		text, err := os.ReadFile(done)
+		if err == nil && string(text) != "done\n" {
+			err = fmt.Errorf("it has written %q", text)
+		}
+		return err
+	})
+	cancel()
+	<-removed
+	c.Remove()
+	text, _ := os.ReadFile(begun)
+	pids := strings.Fields(string(text))
+	if len(pids) != 3 {
+		t.Fatalf("it has begun with %q", text)
+	}
+	nodetest.Eventually(t, 10e9, "nothing of the hook is left", func() error {
+		for _, pid := range pids {
+			if data, err := os.ReadFile("/proc/" + pid + "/cmdline"); err == nil && len(data) > 0 {
+				return fmt.Errorf("process %s is there: %q", pid, data)
+			}
+		}
+		return nil
+	})
 }

@@ -24,9 +24,13 @@ import (
 )
 
 const (
-	// Argument is the first argument of a keeper's program that runs a hook. The limit in seconds, the path of the hook's
-	// program and its arguments follow.
+	// Argument is the first argument of a keeper's program that runs a hook. Options, the limit in seconds, the path of
+	// the hook's program and its arguments follow.
 	Argument = "hook"
+	// optionParent is followed by the process ID of who runs a hook that ends with it. That is a hook of a start, which
+	// the next keeper undoes. A hook of the stage poststop has no such option and ends at its limit only: the container's
+	// state is gone by then, and nobody would run the hook again.
+	optionParent = "-parent"
 	// self is the path of the keeper's program for its own children.
 	self = "/proc/self/exe"
 	// maxOutput is how much of a hook's output is told in an error, in bytes.
@@ -45,16 +49,21 @@ func Supervise(hooks configs.Hooks) {
 	for _, stage := range []configs.HookName{
 		configs.Prestart, configs.CreateRuntime, configs.Poststart, configs.Poststop,
 	} {
+		var options []string
+		if stage != configs.Poststop {
+			options = []string{optionParent, strconv.Itoa(os.Getpid())}
+		}
 		for i, h := range hooks[stage] {
 			if command, ok := h.(configs.CommandHook); ok {
-				hooks[stage][i] = supervised(command)
+				hooks[stage][i] = supervised(command, options...)
 			}
 		}
 	}
 }
 
-// supervised is a hook as this package runs it. One that is so already stays as it is.
-func supervised(command configs.CommandHook) configs.CommandHook {
+// supervised is a hook as this package runs it. One that is so already stays as it is. State files have hooks in this
+// form, and an older keeper that reads one knows no options.
+func supervised(command configs.CommandHook, options ...string) configs.CommandHook {
 	if isSupervised(command) {
 		return command
 	}
@@ -62,9 +71,10 @@ func supervised(command configs.CommandHook) configs.CommandHook {
 	if command.Timeout != nil {
 		seconds = max(int64(command.Timeout.Seconds()), 0)
 	}
-	args := append([]string{"berth-keeper", Argument, strconv.FormatInt(seconds, 10), command.Path}, command.Args...)
+	args := append([]string{"berth-keeper", Argument}, options...)
+	args = append(args, strconv.FormatInt(seconds, 10), command.Path)
 	return configs.NewCommandHook(&configs.Command{
-		Path: self, Args: args, Env: command.Env, Dir: command.Dir,
+		Path: self, Args: append(args, command.Args...), Env: command.Env, Dir: command.Dir,
 	})
 }
 
@@ -104,6 +114,14 @@ func Main() int {
 }
 
 func run(args []string) error {
+	parent := 0
+	if len(args) > 1 && args[0] == optionParent {
+		var err error
+		if parent, err = strconv.Atoi(args[1]); err != nil {
+			return fmt.Errorf("parent of a hook: %w", err)
+		}
+		args = args[2:]
+	}
 	if len(args) < 2 {
 		return errors.New("a hook has a limit and a program")
 	}
@@ -116,7 +134,7 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("state of the container: %w", err)
 	}
-	lost, err := watch(state)
+	lost, err := watch(parent, state)
 	if err != nil {
 		return err
 	}
@@ -160,9 +178,12 @@ func run(args []string) error {
 	return err
 }
 
-// watch tells why nobody waits for the hook any more: the keeper has ended, which is this process's parent, or the
-// container's init process, of which state is the state. After the container's end there is none.
-func watch(state []byte) (<-chan string, error) {
+// watch tells why nobody waits for a hook of a start any more: the keeper has ended, which is this process's parent, or
+// the container's init process, of which state is the state. A parent of 0 stands for a hook that is not of a start.
+func watch(parent int, state []byte) (<-chan string, error) {
+	if parent == 0 {
+		return nil, nil
+	}
 	var s specs.State
 	if err := json.Unmarshal(state, &s); err != nil {
 		return nil, fmt.Errorf("state of the container: %w", err)
@@ -171,7 +192,7 @@ func watch(state []byte) (<-chan string, error) {
 		pid int
 		why string
 	}{{os.Getppid(), "the keeper has ended"}}
-	if s.Status != specs.StateStopped && s.Pid > 0 {
+	if s.Pid > 0 {
 		watched = append(watched, struct {
 			pid int
 			why string
