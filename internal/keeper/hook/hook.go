@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -145,9 +146,12 @@ func run(args []string) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	stdout, stderr := firstbytes.Buffer{Left: maxOutput}, firstbytes.Buffer{Left: maxOutput}
+	// The kernel kills the hook if this process is killed. It would also do so at the end of the thread that starts the
+	// hook, so this goroutine keeps that thread for good.
+	runtime.LockOSThread()
 	cmd := exec.Cmd{
 		Path: path, Args: args[2:], Env: os.Environ(), Stdin: bytes.NewReader(state), Stdout: &stdout, Stderr: &stderr,
-		WaitDelay: outputWait,
+		WaitDelay: outputWait, SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -191,7 +195,7 @@ func watch(parent int, state []byte) (<-chan string, error) {
 	watched := []struct {
 		pid int
 		why string
-	}{{os.Getppid(), "the keeper has ended"}}
+	}{{parent, "the keeper has ended"}}
 	if s.Pid > 0 {
 		watched = append(watched, struct {
 			pid int
@@ -203,6 +207,11 @@ func watch(parent int, state []byte) (<-chan string, error) {
 		fd, err := unix.PidfdOpen(w.pid, 0)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", w.why, os.NewSyscallError("pidfd_open", err))
+		}
+		// One that had ended before may have left its number to another process. The parent of this one then is no longer
+		// the parent that started it.
+		if w.pid == parent && os.Getppid() != parent {
+			return nil, errors.New(w.why)
 		}
 		go func() {
 			for {
@@ -219,8 +228,11 @@ func watch(parent int, state []byte) (<-chan string, error) {
 
 // killAll kills the hook and all that it has started, also what has left its session. The children of a process that
 // ends become children of this one, and a list of children is no picture of one moment: one that was read before is too
-// old, and one that changes meanwhile may lack some. So it takes several without any that live.
+// old, and one that changes meanwhile may lack some. So it takes several without any that live. A process that waits
+// for a device or a file system without an answer cannot be killed before it has one, which may be never: the longer
+// this takes, the less often it looks.
 func killAll(hook int) {
+	began := time.Now()
 	for quiet := 0; quiet < 3; quiet++ {
 		for _, pid := range procfs.Children() {
 			if pid == hook { // which is waited for elsewhere
@@ -234,6 +246,11 @@ func killAll(hook int) {
 			quiet = -1
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(lookPause(time.Since(began)))
 	}
+}
+
+// lookPause is the time between two looks of killAll, which has begun so long ago.
+func lookPause(since time.Duration) time.Duration {
+	return min(max(since/100, time.Millisecond), 100*time.Millisecond)
 }
