@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,4 +135,71 @@ func TestAPoststopHookOutlivesItsKeeper(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAHookThatHangsKeepsNoOrphans: processes of another pod that the kernel gives to the keeper, as those of pods in
+// the node's PID namespace, are reaped while a hook hangs. Seen to fail where the keeper reaped nothing during a start.
+func TestAHookThatHangsKeepsNoOrphans(t *testing.T) {
+	nodetest.BerthOnly(t, "its errors are its own")
+	dir := t.TempDir()
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir)})
+	nodetest.Pull(t, n, node.Busybox)
+	daemons := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_NODE}))
+	p := nodetest.RunPod(t, n, hangs)
+	for _, stage := range []string{"createRuntime", "poststart", "poststop"} {
+		t.Run(stage, func(t *testing.T) {
+			pids := hangingHook(t, dir, stage, `, "timeout": 30`)
+			c := p.Create(sleeps)
+			ctx, cancel := context.WithCancel(nodetest.Context(t))
+			defer cancel()
+			over := make(chan struct{})
+			if stage == "poststop" {
+				c.Start()
+				c.Stop(0)
+			}
+			go func() {
+				defer close(over)
+				if stage == "poststop" {
+					_, _ = n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
+				} else {
+					_, _ = n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+				}
+			}()
+			nodetest.Eventually(t, 10e9, "the hook has begun", func() error {
+				text, err := os.ReadFile(pids)
+				if err == nil && len(strings.Fields(string(text))) < 2 {
+					err = errors.New("it is writing")
+				}
+				return err
+			})
+			daemon := daemons.Run(nodetest.Sh("(sh -c 'echo $$ is it; exec sleep 0.5' &); exec sleep 1000"))
+			daemon.WaitLog("is it")
+			pid, _, _ := strings.Cut(daemon.Stdout(), " ")
+			nodetest.Eventually(t, 5e9, "the orphan is reaped", func() error {
+				stat, err := os.ReadFile("/proc/" + pid + "/stat")
+				if err == nil {
+					return fmt.Errorf("it is there: %s", stat)
+				}
+				return nil
+			})
+			text, _ := os.ReadFile(pids)
+			for _, pid := range strings.Fields(string(text)) {
+				if data, err := os.ReadFile("/proc/" + pid + "/cmdline"); err != nil || len(data) == 0 {
+					t.Errorf("process %s of the hook has ended meanwhile", pid)
+				} else if n, err := strconv.Atoi(pid); err == nil && stage == "poststop" {
+					_ = syscall.Kill(n, syscall.SIGKILL)
+				}
+			}
+			cancel()
+			<-over
+			if stage != "poststop" {
+				c.Stop(0)
+			}
+			nodetest.Eventually(t, 60e9, "the container is removed", func() error {
+				_, err := n.Runtime.RemoveContainer(nodetest.Context(t), &cri.RemoveContainerRequest{ContainerId: c.ID})
+				return err
+			})
+			endedHook(t, pids)
+		})
+	}
 }

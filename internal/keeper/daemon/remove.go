@@ -123,7 +123,7 @@ func (c *container) killOnce(ctx context.Context, all bool) (ended bool, err err
 
 // clean removes the cgroups, files, record and escrow of a container whose processes are dead.
 func (s *Server) clean(ctx context.Context, c *container) error {
-	end := s.orphans.Begin()
+	end := s.orphans.BeginFor(c.id)
 	defer end()
 	c.mu.Lock()
 	r := c.record
@@ -191,6 +191,7 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	if err := s.adoption.finish(ctx, id); err != nil {
 		return err
 	}
+	defer s.orphans.BeginFor(id)()
 	c := s.newContainer(record.Container{ID: id, State: protocol.StateExited})
 	if err := s.runtime.RemoveUnknown(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", id, err)

@@ -211,7 +211,7 @@ func logLimits(l *api.LogLimits) loglimit.Limits {
 
 // start runs launch, records the result, and wakes the callers that wait for it.
 func (c *container) start(l *runtime.Launch) {
-	end := c.s.orphans.Begin()
+	end := c.s.orphans.BeginFor(c.id)
 	err := c.launch(l)
 	if err != nil {
 		c.log.Info("container did not start", "container", c.record.Name, "error", err)

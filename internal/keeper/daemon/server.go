@@ -23,6 +23,7 @@ import (
 	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/handover"
+	"berth/internal/keeper/hook"
 	"berth/internal/keeper/limits"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/oom"
@@ -142,7 +143,7 @@ func New(cfg Config) (*Server, error) {
 	s.deliveries = session.NewDeliveries(s.gate)
 	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}
 	s.limits = limits.Own(s.log)
-	s.orphans = orphan.New(s.containers, s.log)
+	s.orphans = orphan.New(s.containers, hook.Running, s.log)
 	if err := s.openEngines(); err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (a *adoption) abort(c *container) {
 // try removes a container whose start was cut off, and its record.
 func (a *adoption) try(ctx context.Context, u *undo) error {
 	s, c := a.s, u.c
-	end := s.orphans.Begin()
+	end := s.orphans.BeginFor(c.id)
 	defer end()
 	err := s.runtime.Abort(ctx, c)
 	if c.record.Reaper {

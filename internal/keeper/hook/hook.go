@@ -12,7 +12,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/firstbytes"
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
 )
 
@@ -32,6 +35,8 @@ const (
 	// the next keeper undoes. A hook of the stage poststop has no such option and ends at its limit only: the container's
 	// state is gone by then, and nobody would run the hook again.
 	optionParent = "-parent"
+	// optionContainer is followed by the ID of the hook's container, for Running.
+	optionContainer = "-container"
 	// self is the path of the keeper's program for its own children.
 	self = "/proc/self/exe"
 	// maxOutput is how much of a hook's output is told in an error, in bytes.
@@ -46,13 +51,14 @@ const limit = 120
 
 // Supervise makes those hooks of a configuration that libcontainer runs in the keeper's own process, rather than in the
 // container's init process, run by this package. A keeper that takes the container over runs them in the same way.
-func Supervise(hooks configs.Hooks) {
+// container is the container's ID.
+func Supervise(hooks configs.Hooks, container string) {
 	for _, stage := range []configs.HookName{
 		configs.Prestart, configs.CreateRuntime, configs.Poststart, configs.Poststop,
 	} {
 		var options []string
 		if stage != configs.Poststop {
-			options = []string{optionParent, strconv.Itoa(os.Getpid())}
+			options = []string{optionContainer, container, optionParent, strconv.Itoa(os.Getpid())}
 		}
 		for i, h := range hooks[stage] {
 			if command, ok := h.(configs.CommandHook); ok {
@@ -88,7 +94,7 @@ func isSupervised(command configs.CommandHook) bool {
 // those after the one that fails, and fail the removal when the container's state is gone already. failed is called
 // with the program of a hook that has failed. The hooks are replaced by functions, which libcontainer cannot write to a
 // state file: afterwards, the configuration is good for the container's removal only.
-func AfterRemoval(hooks configs.Hooks, failed func(path string, err error)) {
+func AfterRemoval(hooks configs.Hooks, container string, failed func(path string, err error)) {
 	for i, h := range hooks[configs.Poststop] {
 		command, ok := h.(configs.CommandHook)
 		if !ok {
@@ -96,13 +102,61 @@ func AfterRemoval(hooks configs.Hooks, failed func(path string, err error)) {
 		}
 		command = supervised(command) // an older keeper has not done so for a container that it has restored
 		path := command.Args[3]
+		run := *command.Command
+		run.Args = slices.Insert(slices.Clone(command.Args), 2, optionContainer, container)
 		hooks[configs.Poststop][i] = configs.NewFunctionHook(func(state *specs.State) error {
-			if err := command.Run(state); err != nil {
+			if err := run.Run(state); err != nil {
 				failed(path, err)
 			}
 			return nil
 		})
 	}
+}
+
+// split takes the options off the arguments that follow Argument.
+func split(args []string) (options map[string]string, rest []string) {
+	options = map[string]string{}
+	for len(args) > 1 && strings.HasPrefix(args[0], "-") {
+		options[args[0]] = args[1]
+		args = args[2:]
+	}
+	return options, args
+}
+
+// Running are the containers for which this process runs a hook at this moment, each with the time at which the process
+// that limits the hook has started, in clock ticks since boot. except are children of this process that limit none.
+// Whoever runs a hook for a container waits for its end, and starts no other process for the container meanwhile.
+func Running(except map[int]bool) map[string]uint64 {
+	running := map[string]uint64{}
+	for _, pid := range procfs.Children() {
+		if except[pid] {
+			continue
+		}
+		args := strings.Split(procfs.CommandLine(pid), "\x00")
+		if len(args) < 2 || args[1] != Argument {
+			continue
+		}
+		options, _ := split(args[2:])
+		container := options[optionContainer]
+		// A process that a container has left chooses its arguments, but not this program.
+		if container == "" || !isSelf(pid) {
+			continue
+		}
+		if start, err := pidfd.StartTime(pid); err == nil {
+			running[container] = max(start, running[container])
+		}
+	}
+	return running
+}
+
+// isSelf says whether a process executes the same file as this one.
+func isSelf(pid int) bool {
+	own, err := os.Stat(self)
+	if err != nil {
+		return false
+	}
+	its, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
+	return err == nil && os.SameFile(own, its)
 }
 
 // Main runs the hook of this program's arguments, and returns its exit code.
@@ -115,13 +169,13 @@ func Main() int {
 }
 
 func run(args []string) error {
+	options, args := split(args)
 	parent := 0
-	if len(args) > 1 && args[0] == optionParent {
+	if given, ok := options[optionParent]; ok {
 		var err error
-		if parent, err = strconv.Atoi(args[1]); err != nil {
+		if parent, err = strconv.Atoi(given); err != nil {
 			return fmt.Errorf("parent of a hook: %w", err)
 		}
-		args = args[2:]
 	}
 	if len(args) < 2 {
 		return errors.New("a hook has a limit and a program")

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
 )
 
@@ -84,7 +85,7 @@ func running(t *testing.T) (parent, hook int, over <-chan error) {
 	hooks := configs.Hooks{configs.CreateRuntime: {configs.NewCommandHook(&configs.Command{
 		Path: "/bin/sh", Args: []string{"sh", "-c", "echo $PPID $$ >" + noted + "; exec sleep 300"},
 	})}}
-	Supervise(hooks)
+	Supervise(hooks, "c")
 	ended := make(chan error, 1)
 	go func() { ended <- hooks.Run(configs.CreateRuntime, &specs.State{Status: specs.StateCreating}) }()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -144,5 +145,45 @@ func TestTheSearchForWhatIsLeftGetsSlower(t *testing.T) {
 		if got := lookPause(since); got != want {
 			t.Errorf("after %v it pauses for %v, want %v", since, got, want)
 		}
+	}
+}
+
+// TestRunningHooks are those that this program itself runs. A process that a container has left, and that has a hook's
+// arguments, is none.
+func TestRunningHooks(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, Argument), []byte("read line"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Cmd{Path: "/bin/sh", Dir: dir,
+		Args: []string{"berth-keeper", Argument, optionContainer, "other", "60", "/bin/true", "true"}}
+	end, err := other.StdinPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		end.Close()
+		_ = other.Wait()
+	}()
+	parent, hook, over := running(t)
+	start, err := pidfd.StartTime(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Running(nil); len(got) != 1 || got["c"] != start {
+		t.Errorf("hooks run for %v, want c since %d", got, start)
+	}
+	if got := Running(map[int]bool{parent: true}); len(got) != 0 {
+		t.Errorf("with an exception hooks run for %v", got)
+	}
+	if err := unix.Kill(hook, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-over
+	if got := Running(nil); len(got) != 0 {
+		t.Errorf("after the end hooks run for %v", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
 )
 
@@ -19,16 +20,30 @@ import (
 //
 // A zombie may belong to a start that is under way (libcontainer and os/exec wait for theirs). So one is reaped only
 // when it has been seen by two looks, everything that was under way at the first has ended, and no record has it.
+//
+// A hook of a container may take minutes. While it runs, the start or removal that waits for it makes no processes, so
+// a zombie that is younger than the hook is none of theirs, and is reaped.
 type Reaper struct {
 	owners Owners
+	hooks  Hooks
 	log    *slog.Logger
 	wake   chan os.Signal
 
 	mu       sync.Mutex
 	last     uint64
-	underway map[uint64]struct{}
+	underway map[uint64]operation
 	seen     map[int]uint64 // zombie to the last number given out when it was first seen
 }
+
+// operation is something that makes children of its own.
+type operation struct {
+	container string // that it starts or removes; empty: it may make children while a hook of a container runs
+	began     time.Time
+}
+
+// Hooks returns the containers for which this process runs a hook, each with the time at which the child that runs it
+// has started, in clock ticks since boot. except are children that run none.
+type Hooks func(except map[int]bool) map[string]uint64
 
 // Owners knows which children of this process somebody waits for.
 type Owners interface {
@@ -41,22 +56,29 @@ type Owners interface {
 // orphanLook is the time between two looks at the same zombies.
 const orphanLook = 200 * time.Millisecond
 
+// slow is the age of an operation from which on the reaper looks whether it waits for a hook. Most end before that.
+const slow = time.Second
+
 // New makes a reaper of what has no owner.
-func New(owners Owners, log *slog.Logger) *Reaper {
+func New(owners Owners, hooks Hooks, log *slog.Logger) *Reaper {
 	return &Reaper{
-		owners: owners, log: log, wake: make(chan os.Signal, 1),
-		underway: map[uint64]struct{}{}, seen: map[int]uint64{},
+		owners: owners, hooks: hooks, log: log, wake: make(chan os.Signal, 1),
+		underway: map[uint64]operation{}, seen: map[int]uint64{},
 	}
 }
 
 // Begin is called before anything that makes children of its own, end when it has waited for them or put them into a
 // record.
-func (o *Reaper) Begin() (end func()) {
+func (o *Reaper) Begin() (end func()) { return o.BeginFor("") }
+
+// BeginFor is Begin for the start or the removal of a container, which makes no children while a hook of the container
+// runs, but for the one that runs the hook.
+func (o *Reaper) BeginFor(container string) (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last++
 	n := o.last
-	o.underway[n] = struct{}{}
+	o.underway[n] = operation{container, time.Now()}
 	return func() {
 		o.mu.Lock()
 		delete(o.underway, n)
@@ -88,7 +110,18 @@ func (o *Reaper) look() bool {
 		o.mu.Unlock()
 		return false
 	}
-	zombies := procfs.Zombies(o.owners.Owned()) // most children run, and have an owner
+	owned := o.owners.Owned()
+	zombies := procfs.Zombies(owned) // most children run, and have an owner
+	// The order counts. A hook that runs when the zombies are known already has run since its start, and so throughout the
+	// life of a zombie that has started later.
+	starts := map[int]uint64{}
+	var hooks map[string]uint64
+	if len(zombies) > 0 && o.anySlow() {
+		for _, pid := range zombies {
+			starts[pid], _ = pidfd.StartTime(pid)
+		}
+		hooks = o.hooks(owned)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := map[int]uint64{}
@@ -99,7 +132,7 @@ func (o *Reaper) look() bool {
 			continue
 		}
 		now[pid] = first
-		if o.busy(first) || o.owners.Owns(pid) {
+		if o.busy(first, starts[pid], hooks) || o.owners.Owns(pid) {
 			continue
 		}
 		var ws unix.WaitStatus
@@ -112,10 +145,27 @@ func (o *Reaper) look() bool {
 	return len(now) > 0
 }
 
-// busy says whether something that began no later than n is under way.
-func (o *Reaper) busy(n uint64) bool {
-	for b := range o.underway {
-		if b <= n {
+// busy says whether something that began no later than n is under way and may have made a child that has started at
+// this time. hooks are those that run.
+func (o *Reaper) busy(n, start uint64, hooks map[string]uint64) bool {
+	for b, op := range o.underway {
+		if b > n {
+			continue
+		}
+		hook, waits := hooks[op.container]
+		if !waits || start <= hook {
+			return true
+		}
+	}
+	return false
+}
+
+// anySlow says whether something has been under way for so long that it may wait for a hook.
+func (o *Reaper) anySlow() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.underway {
+		if op.container != "" && time.Since(op.began) >= slow {
 			return true
 		}
 	}

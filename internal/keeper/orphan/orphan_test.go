@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
 )
 
@@ -16,6 +17,8 @@ type owners map[int]bool
 
 func (o owners) Owned() map[int]bool { return o }
 func (o owners) Owns(pid int) bool   { return o[pid] }
+
+func noHooks(map[int]bool) map[string]uint64 { return nil }
 
 // ended starts a process that ends at once, and waits until it is a zombie.
 func ended(t *testing.T) int {
@@ -43,7 +46,7 @@ func isZombie(pid int) bool {
 // seen to fail where owned ones are looked at, and without the wait for starts.
 func TestOnlyWhatHasNoOwnerIsReaped(t *testing.T) {
 	own := owners{}
-	r := New(own, slog.New(slog.DiscardHandler))
+	r := New(own, noHooks, slog.New(slog.DiscardHandler))
 	owned := ended(t)
 	own[owned] = true
 	if r.look() {
@@ -81,10 +84,62 @@ func TestOnlyWhatHasNoOwnerIsReaped(t *testing.T) {
 	}
 }
 
+// TestAHookThatHangsKeepsOnlyWhatIsOlder: while a container's hook runs, its start makes no processes. What is older
+// may be the start's, and what else is under way may make processes at any time. Seen to fail where all starts keep all
+// zombies, and, without the comparison of times, with a process of the start that was reaped.
+func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
+	own, hooks := owners{}, map[string]uint64{}
+	r := New(own, func(map[int]bool) map[string]uint64 { return hooks }, slog.New(slog.DiscardHandler))
+	looks := func() {
+		for range 3 {
+			r.look()
+		}
+	}
+	end := r.BeginFor("c")
+	defer end()
+	its := ended(t) // of the start
+	hook, err := pidfd.StartTime(its)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks["c"] = hook                 // in the same tick of the clock
+	time.Sleep(2 * time.Second / 100) // two ticks
+	young := ended(t)
+	looks()
+	if !isZombie(young) {
+		t.Error("an orphan was reaped during a start that is young, before its hooks were looked for")
+	}
+	r.underway[r.last] = operation{"c", time.Now().Add(-slow)}
+	endOther := r.Begin()
+	looks()
+	if isZombie(young) {
+		t.Error("an orphan that is younger than the hook is not reaped")
+	}
+	next := ended(t)
+	looks()
+	if !isZombie(next) {
+		t.Error("an orphan was reaped that may be of something else under way")
+	}
+	endOther()
+	looks()
+	if isZombie(next) {
+		t.Error("an orphan is not reaped once that has ended")
+	}
+	delete(hooks, "c")
+	last := ended(t)
+	looks()
+	if !isZombie(last) {
+		t.Error("an orphan was reaped when the hook had ended, and the start goes on")
+	}
+	if !isZombie(its) {
+		t.Error("a process of the start was taken from it")
+	}
+}
+
 // BenchmarkLook is a look beside a thousand children that have owners, one of which has ended.
 func BenchmarkLook(b *testing.B) {
 	own := owners{}
-	r := New(own, slog.New(slog.DiscardHandler))
+	r := New(own, noHooks, slog.New(slog.DiscardHandler))
 	for i := range 1000 {
 		name := "/bin/sleep"
 		if i == 0 {

@@ -437,7 +437,7 @@ func (call *criuCall) restore(res *criuResult) error {
 		opts.LsmProfile, opts.LsmMountContext = "selinux:"+label, call.Spec.Linux.MountLabel
 	}
 	if err := lib.Restore(p, opts); err != nil {
-		hook.AfterRemoval(lib.Config().Hooks, func(path string, failed error) {
+		hook.AfterRemoval(lib.Config().Hooks, lib.ID(), func(path string, failed error) {
 			err = errors.Join(err, fmt.Errorf("poststop hook %s: %w", path, failed))
 		})
 		derr := lib.Destroy()

@@ -52,7 +52,7 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 
 // destroy has libcontainer remove a container, by a view of it that is good for nothing else afterwards.
 func (e *Engine) destroy(c runtime.Container, lib *libcontainer.Container) error {
-	hook.AfterRemoval(lib.Config().Hooks, func(path string, err error) {
+	hook.AfterRemoval(lib.Config().Hooks, lib.ID(), func(path string, err error) {
 		c.Log().Warn("poststop hook failed", "hook", path, "error", err)
 	})
 	return lib.Destroy()

@@ -44,7 +44,7 @@ func Config(dir runtime.Dir, id string, systemd bool, spec *specs.Spec) (*config
 	if err := checkConfig(spec, config); err != nil {
 		return nil, err
 	}
-	hook.Supervise(config.Hooks)
+	hook.Supervise(config.Hooks, id)
 	for i, l := range config.Labels {
 		if strings.HasPrefix(l, "bundle=") {
 			config.Labels[i] = "bundle=" + dir.Bundle(id)
