@@ -38,6 +38,8 @@ type container struct {
 	execs   map[string]*process
 	forgot  time.Time // when execs that have ended were last dropped
 	removed bool
+	// removals is how many calls remove the container at this moment.
+	removals int
 	// ending is set once the end of the init process is being recorded, so that this happens only once.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with

@@ -34,6 +34,8 @@ func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) err
 	if err != nil {
 		return s.deleteUnknown(ctx, id)
 	}
+	c.countRemoval(1)
+	defer c.countRemoval(-1)
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	for tick := time.Millisecond; ; tick = min(2*tick, 100*time.Millisecond) {
@@ -52,6 +54,13 @@ func (s *Server) delete(ctx context.Context, id string, withdrawn ...string) err
 		}
 	}
 	return s.clean(ctx, c)
+}
+
+// countRemoval adds to the number of calls that remove the container.
+func (c *container) countRemoval(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removals += n
 }
 
 // sleeper returns a clause about a process of the container that cannot be killed, because it waits in the kernel,

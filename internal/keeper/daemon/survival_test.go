@@ -422,7 +422,7 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 }
 
 // TestAnExecThatDoesNotGetInHoldsUpNoUpgrade: its container may be frozen. The start is ended, and made again after the
-// upgrade. A start of a container that hangs has the upgrade refused, with its name.
+// upgrade. A start or a removal of a container that hangs has the upgrade refused, with its name.
 func TestAnExecThatDoesNotGetInHoldsUpNoUpgrade(t *testing.T) {
 	n := start(t)
 	n.run(n.shell("c", "exec sleep 1000"))
@@ -481,6 +481,16 @@ func TestAnExecThatDoesNotGetInHoldsUpNoUpgrade(t *testing.T) {
 	}
 	if st := n.ended("hangs"); st.ExitCode != 7 {
 		t.Errorf("%+v", st)
+	}
+
+	goOn = make(chan struct{})
+	n.engine.meanwhile("destroy hangs", func() { <-goOn })
+	go func() { ran <- n.client.Delete(n.ctx(), "hangs") }()
+	n.until("the removal hangs", func() bool { return n.engine.has("destroy hangs") })
+	upgrade("the removal of container hangs")
+	close(goOn)
+	if err := <-ran; err != nil {
+		t.Fatal(err)
 	}
 }
 

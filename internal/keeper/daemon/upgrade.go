@@ -127,7 +127,11 @@ func (s *Server) underWay() string {
 				return fmt.Sprintf("the start of exec %s in container %s", id, c.id)
 			}
 		}
+		removals := c.removals
 		c.mu.Unlock()
+		if removals > 0 {
+			return "the removal of container " + c.id
+		}
 	}
 	return "a call"
 }
