@@ -38,6 +38,8 @@ type Options struct {
 	// more than 200 Pods.
 	PodCIDR string
 	Pods    int
+	// OwnCIDR leaves the range to berthd, which chooses it for the first pod. Node.PodCIDR is unset.
+	OwnCIDR bool
 	// Volatile has what a reboot loses on a tmpfs, where most machines have it. Not for Reboot.
 	Volatile bool
 	// CgroupRoot is the parent of its pods' cgroups. Empty: one of the node's own.
@@ -164,9 +166,11 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--hosts-dir", n.HostsDir,
 		"--cni-conf-dir", n.CNIConfDir,
 		"--bridge", n.Bridge,
-		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
 	}, o.Args...)
+	if !o.OwnCIDR {
+		args = append(args, "--pod-cidr", n.PodCIDR.String())
+	}
 	later, err := n.laterFlags(ctx, binaries, o.Binaries != "")
 	if err != nil {
 		return nil, errors.Join(err, n.Stop())
@@ -368,9 +372,11 @@ func design(name string, o Options) (n *Node, err error) {
 		}
 	}
 	maps.Copy(n.Handlers, o.Handlers)
-	if o.PodCIDR != "" {
+	switch {
+	case o.OwnCIDR:
+	case o.PodCIDR != "":
 		n.PodCIDR, err = netip.ParsePrefix(o.PodCIDR)
-	} else {
+	default:
 		bits := 24
 		if o.Pods > 200 {
 			bits = 16

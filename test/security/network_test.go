@@ -26,7 +26,10 @@ import (
 // CVE-2020-15257 (containerd): the API of a container's shim was an abstract Unix socket, which belongs to a network
 // namespace and has no permissions. A container in the host's network, as root, started processes on the host by it.
 //
-// Seen to fail with an abstract socket listened to by berthd.
+// Nobody can hold up Berth by taking the name of such a socket either, which the container does here as any user could:
+// the first pod of a node, whose range is not decided yet, gets its network.
+//
+// Seen to fail with an abstract socket listened to by berthd, and with one as the lock of the pods' range.
 func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { namespaces(c).Network = cri.NamespaceMode_NODE })
@@ -45,6 +48,12 @@ func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 			t.Errorf("the container has %s", socket)
 		}
 	}
+	holder := p.Run(withImage(intruderImage(t, n)), func(c *cri.ContainerConfig) {
+		c.Metadata.Name = "holder"
+		c.Command = []string{"/intruder", "hold", "@berth/pod-ranges"}
+	}, nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 65534} }))
+	holder.WaitLog("HELD")
+	nodetest.RunPod(t, nodetest.Start(t, node.Options{OwnCIDR: true}))
 }
 
 // CVE-2025-9074 (Docker Desktop): the engine's API, which asks nobody who they are, could be reached from containers

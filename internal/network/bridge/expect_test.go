@@ -50,7 +50,7 @@ func TestAnExpectedEndpointFindsTheBridge(t *testing.T) {
 // TestAClientThatGoesMakesNoNodeUnready: that it no longer waits for its pod says nothing about the node.
 func TestAClientThatGoesMakesNoNodeUnready(t *testing.T) {
 	b := open(t, Config{Name: "brgone", StateDir: t.TempDir()})
-	unlock, err := lockRanges(ctx) // as another berthd on the node holds it
+	unlock, err := lockRanges(ctx, b.log) // as another berthd on the node holds it
 	testhost.Check(t, err)
 	gone, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()

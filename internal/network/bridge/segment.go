@@ -181,7 +181,7 @@ func (s *segment) chooseRange(ctx context.Context, h *netlink.Handle) error {
 			return fmt.Errorf("pod CIDR %s: IPv6 is disabled on the node: %w", cidrText(wanted),
 				errdefs.ErrFailedPrecondition)
 		}
-		unlock, err := lockRanges(ctx)
+		unlock, err := lockRanges(ctx, s.log)
 		if err != nil {
 			return err
 		}

@@ -1,17 +1,13 @@
 package bridge
 
 import (
-	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // chooseCIDRs finds ranges that nothing on the node has an address in or a route to.
@@ -92,31 +88,6 @@ func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
 		}
 	}
 	return used, nil
-}
-
-// lockRanges keeps two daemons in one network namespace from choosing the same range at once. An abstract socket's name
-// is unique in its network namespace, which is the scope that is wanted, and is free again when its holder dies.
-func lockRanges(ctx context.Context) (unlock func(), err error) {
-	deadline := time.Now().Add(5 * time.Second)
-	for {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return nil, err
-		}
-		err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@berth/pod-ranges"})
-		if err == nil {
-			return func() { unix.Close(fd) }, nil
-		}
-		unix.Close(fd)
-		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
-			return nil, fmt.Errorf("lock the choice of the pods' range: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 func cidrText(cidrs []netip.Prefix) string {

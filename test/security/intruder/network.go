@@ -17,6 +17,7 @@ func init() {
 	commands["abstract"] = abstract
 	commands["advertise"] = advertise
 	commands["datagram"] = datagram
+	commands["hold"] = hold
 	commands["peers"] = peers
 }
 
@@ -42,6 +43,17 @@ func abstract([]string) error {
 		}
 	}
 	return lines.Err()
+}
+
+// hold NAME listens to an abstract socket for as long as it lives.
+func hold(args []string) error {
+	listener, err := net.Listen("unix", args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Println("HELD", args[0])
+	_, err = listener.Accept()
+	return err
 }
 
 // frames sends Ethernet frames of a container's interface.
