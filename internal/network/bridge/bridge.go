@@ -407,10 +407,11 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	b.pods.mu.Lock()
 	b.pods.node = cidrs
 	b.pods.mu.Unlock()
-	if users == 0 && !slices.Equal(now, cidrs) {
-		return b.segment.dismantle() // the next endpoint builds it in the new range
+	if users > 0 || slices.Equal(now, cidrs) {
+		return nil
 	}
-	return nil
+	b.segment.setProblem(nil)    // of the old range
+	return b.segment.dismantle() // the next endpoint builds it in the new range
 }
 
 // NodeCIDRs returns the ranges of the last SetCIDRs.
@@ -449,6 +450,7 @@ func (b *Bridge) Purge() error {
 	if _, err := b.dropPrepared(math.MaxInt); err != nil {
 		return err
 	}
+	b.segment.setProblem(nil)
 	return b.segment.dismantle()
 }
 
@@ -466,7 +468,7 @@ func (b *Bridge) Close() error {
 	users := b.pods.users()
 	b.pods.mu.Unlock()
 	_, err := b.dropPrepared(math.MaxInt)
-	if err != nil || users > 0 || !b.segment.up {
+	if err != nil || users > 0 || !b.segment.up && !b.segment.remains {
 		return errors.Join(err, b.pods.dropUnused())
 	}
 	return b.segment.dismantle()

@@ -23,7 +23,7 @@ import (
 type segment struct {
 	sync.Mutex      // guards up to ipv6
 	up         bool // interface and table are in place, as far as is known
-	// remains: some of it may be left of a removal that failed.
+	// remains: some of it may be there, of a build or a removal that failed.
 	remains bool
 	index   int // of the bridge
 	mtu     int
@@ -58,7 +58,7 @@ func (s *segment) build(ctx context.Context) error {
 		return nil
 	}
 	err := s.buildAll(ctx)
-	s.up = err == nil
+	s.up, s.remains = err == nil, err != nil
 	if err == nil || ctx.Err() == nil { // that a client has gone says nothing about the node
 		s.setProblem(err)
 	}
@@ -203,7 +203,8 @@ func (s *segment) chooseRange(ctx context.Context, h *netlink.Handle) error {
 	return s.pods.decide(cidrs)
 }
 
-// dismantle removes bridge, table and the choice of the range. The lock is held, and there is no endpoint.
+// dismantle removes bridge, table and the choice of the range, also where only some of it is there. The lock is held,
+// and there is no endpoint. What has kept the bridge from being built stays the problem: it is tried again, see check.
 func (s *segment) dismantle() error {
 	s.up, s.remains = false, true
 	h, err := routes()
@@ -229,7 +230,6 @@ func (s *segment) dismantle() error {
 	s.pods.mu.Lock()
 	s.pods.pools = nil
 	s.pods.mu.Unlock()
-	s.setProblem(nil)
 	if err := removeFile(filepath.Join(s.cfg.StateDir, networkFile)); err != nil {
 		return err
 	}
