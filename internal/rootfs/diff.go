@@ -22,10 +22,19 @@ const (
 	paxXattr       = "SCHILY.xattr."          // before an extended attribute's name in a tar
 	opaqueXattr    = "trusted.overlay.opaque" // of such a directory in an overlay
 
-	// mostDeleted bounds the list of what a layer deletes, which is in memory: the names are the container's.
-	mostDeleted = 64 << 20
+	// deletedMemory is what the list of what a layer deletes takes for each path, beside the path.
+	deletedMemory = 32
 	// mostHoles bounds what files have in holes: a tar has them as zeros, and a container can claim a file of any size.
 	mostHoles = 64 << 30
+)
+
+// What a container can make as much of as it likes is bounded. Tests lower these.
+var (
+	// mostMemory bounds what is kept in memory: the list of what the layer deletes, and the files with several names.
+	mostMemory = 64 << 20
+	// mostText bounds the paths, targets of links and extended attributes in the tar. Each entry has its whole path, so an
+	// empty file in a deep directory, which takes no space on the node's disk, can take a megabyte in the tar.
+	mostText = 1 << 30
 )
 
 // WriteDiff writes the writable layer of a container directory as the tar that an image's layer is, and returns
@@ -37,7 +46,8 @@ func WriteDiff(ctx context.Context, w io.Writer, dir string) (deleted []string, 
 		return nil, fmt.Errorf("archive the writable layer: %w", err)
 	}
 	defer root.Close()
-	d := diff{tree: dirtree.New[struct{}](root), tw: tar.NewWriter(w), links: map[inode]diffName{}, deleted: []string{}}
+	d := diff{tree: dirtree.New[struct{}](root), tw: tar.NewWriter(w), deleted: []string{}}
+	d.links.Spend = d.remember
 	defer d.tree.Close()
 	if err = d.write(ctx, root); err == nil {
 		err = d.tw.Close()
@@ -48,23 +58,52 @@ func WriteDiff(ctx context.Context, w io.Writer, dir string) (deleted []string, 
 	return d.deleted, nil
 }
 
-type (
-	diffDir = dirtree.Dir[struct{}]
-	inode   struct{ dev, ino uint64 }
-	// diffName is a name in a directory: a path would take too much memory for each of a million links.
-	diffName struct {
-		in   *diffDir
-		name string
-	}
-)
+type diffDir = dirtree.Dir[struct{}]
 
 type diff struct {
 	tree    *dirtree.Tree[struct{}]
 	tw      *tar.Writer
-	links   map[inode]diffName // files of more than one name, with the first
+	links   dirtree.Links[struct{}]
 	deleted []string
-	memory  int   // of deleted
+	memory  int   // of deleted and links, see mostMemory
+	text    int   // see mostText
 	holes   int64 // bytes of files that are not on disk
+}
+
+// remember counts what is kept in memory until the end.
+func (d *diff) remember(bytes int) error {
+	if d.memory += bytes; d.memory > mostMemory {
+		return fmt.Errorf("the files that the container has deleted, and those with several names, take more than %d bytes "+
+			"of memory: %w", mostMemory, errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
+// spend counts what the tar has of texts.
+func (d *diff) spend(bytes int) error {
+	if d.text += bytes; d.text > mostText {
+		return fmt.Errorf("the paths and attributes of the container's files have more than %d bytes: %w", mostText,
+			errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
+// path is the whole path of an entry, which is counted before more is done with it.
+func (d *diff) path(in *diffDir, name string) (string, error) {
+	full := in.PathOf(name)
+	return full, d.spend(len(full))
+}
+
+// put writes the header of an entry whose path was counted.
+func (d *diff) put(h *tar.Header) error {
+	more := len(h.Linkname)
+	for key, value := range h.PAXRecords {
+		more += len(key) + len(value)
+	}
+	if err := d.spend(more); err != nil {
+		return err
+	}
+	return d.tw.WriteHeader(h)
 }
 
 func (d *diff) write(ctx context.Context, root *os.File) error {
@@ -78,8 +117,12 @@ func (d *diff) write(ctx context.Context, root *os.File) error {
 	return d.tree.Walk(ctx, dirtree.Walk[struct{}]{
 		Visit: func(in *diffDir, fd int, name string, st *unix.Stat_t) (*diffDir, error) {
 			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				full, err := d.path(in, name)
+				if err != nil {
+					return nil, err
+				}
 				sub := in.Below(name)
-				return sub, d.directory(sub, sub.Path(), st)
+				return sub, d.directory(sub, full, st)
 			}
 			if err := d.add(in, fd, name, st); err != nil {
 				return nil, fmt.Errorf("%s: %w", in.PathOf(name), err)
@@ -100,14 +143,17 @@ func (d *diff) directory(dir *diffDir, name string, st *unix.Stat_t) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	h := header(tar.TypeDir, name+"/", st, a)
-	if err := d.tw.WriteHeader(h); err != nil {
+	if err := d.put(h); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	var mark [2]byte
 	if n, err := unix.Fgetxattr(fd, opaqueXattr, mark[:]); err != nil || n != 1 || mark[0] != 'y' {
 		return nil
 	}
-	return d.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(name, opaqueWhiteout)})
+	if err := d.spend(len(name) + len(opaqueWhiteout)); err != nil {
+		return err
+	}
+	return d.put(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(name, opaqueWhiteout)})
 }
 
 func header(kind byte, name string, st *unix.Stat_t, a *fileattr.Attributes) *tar.Header {
@@ -126,14 +172,16 @@ func header(kind byte, name string, st *unix.Stat_t, a *fileattr.Attributes) *ta
 
 // add writes what is no directory.
 func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
-	full := in.PathOf(name)
+	full, err := d.path(in, name)
+	if err != nil {
+		return err
+	}
 	if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
-		if d.memory += len(full); d.memory > mostDeleted {
-			return fmt.Errorf("the container has deleted files whose names have more than %d bytes: %w", mostDeleted,
-				errdefs.ErrResourceExhausted)
+		if err := d.remember(deletedMemory + len(full)); err != nil {
+			return err
 		}
 		d.deleted = append(d.deleted, "/"+full)
-		return d.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(path.Dir(full), whiteout+name)})
+		return d.put(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(path.Dir(full), whiteout+name)})
 	}
 	kind, ok := map[uint32]byte{
 		unix.S_IFREG: tar.TypeReg, unix.S_IFLNK: tar.TypeSymlink, unix.S_IFCHR: tar.TypeChar, unix.S_IFBLK: tar.TypeBlock,
@@ -161,18 +209,18 @@ func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
 	case tar.TypeChar, tar.TypeBlock:
 		h.Devmajor, h.Devminor = int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 	}
-	return d.tw.WriteHeader(h)
+	return d.put(h)
 }
 
 func (d *diff) file(in *diffDir, dirFD int, name, full string, st *unix.Stat_t) error {
-	if st.Nlink > 1 {
-		key := inode{uint64(st.Dev), st.Ino}
-		if first, ok := d.links[key]; ok {
-			return d.tw.WriteHeader(&tar.Header{
-				Typeflag: tar.TypeLink, Name: full, Linkname: first.in.PathOf(first.name), Format: tar.FormatPAX,
-			})
-		}
-		d.links[key] = diffName{in, name}
+	first, firstName, err := d.links.First(in, name, st)
+	if err != nil {
+		return err
+	}
+	if first != nil {
+		return d.put(&tar.Header{
+			Typeflag: tar.TypeLink, Name: full, Linkname: first.PathOf(firstName), Format: tar.FormatPAX,
+		})
 	}
 	// O_NONBLOCK: a pipe that took the file's place would hold up the open.
 	fd, err := unix.Openat(dirFD, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -198,7 +246,7 @@ func (d *diff) file(in *diffDir, dirFD int, name, full string, st *unix.Stat_t) 
 	}
 	h := header(tar.TypeReg, full, &now, a)
 	h.Size = now.Size
-	if err := d.tw.WriteHeader(h); err != nil {
+	if err := d.put(h); err != nil {
 		return err
 	}
 	_, err = io.CopyN(d.tw, f, h.Size)

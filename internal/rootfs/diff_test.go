@@ -163,6 +163,90 @@ func TestHolesWithoutEndAreNotArchived(t *testing.T) {
 	}
 }
 
+// TestWhatADiffKeepsInMemoryIsBounded: files with several names, and those that are deleted.
+func TestWhatADiffKeepsInMemoryIsBounded(t *testing.T) {
+	asroot.Need(t, "device nodes")
+	defer func(most int) { mostMemory = most }(mostMemory)
+	mostMemory = 64 << 10
+	for what, plant := range map[string]func(name string) error{
+		"several names": func(name string) error {
+			return errors.Join(os.WriteFile(name, nil, 0o600), os.Link(name, name+"-too"))
+		},
+		"deleted": func(name string) error { return unix.Mknod(name, unix.S_IFCHR, 0) },
+		"both": func(name string) error {
+			return errors.Join(os.WriteFile(name, nil, 0o600), os.Link(name, name+"-too"),
+				unix.Mknod(name+"-gone", unix.S_IFCHR, 0))
+		},
+		"one name": func(name string) error { return os.WriteFile(name, nil, 0o600) },
+	} {
+		dir := t.TempDir()
+		must(t, os.Mkdir(Upper(dir), 0o755))
+		count := map[string]int{"deleted": 2000, "both": 400}[what]
+		if count == 0 {
+			count = 500
+		}
+		for i := range count {
+			must(t, plant(filepath.Join(Upper(dir), fmt.Sprint("f", i))))
+		}
+		_, err := WriteDiff(context.Background(), io.Discard, dir)
+		if bounded := errors.Is(err, errdefs.ErrResourceExhausted); bounded != (what != "one name") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestThePathsInADiffAreBounded: each entry has its whole path, or another text that takes no space of its own on the
+// disk. Seen to fail without a bound.
+func TestThePathsInADiffAreBounded(t *testing.T) {
+	asroot.Need(t, "extended attributes")
+	defer func(most int) { mostText = most }(mostText)
+	mostText = 100 << 10
+	for what, plant := range map[string]func(deep string, i int) error{
+		"files":       func(deep string, i int) error { return os.WriteFile(fmt.Sprint(deep, "/f", i), nil, 0o600) },
+		"directories": func(deep string, i int) error { return os.Mkdir(fmt.Sprint(deep, "/d", i), 0o700) },
+		"opaque": func(deep string, i int) error {
+			name := fmt.Sprint(deep, "/d", i)
+			return errors.Join(os.Mkdir(name, 0o700), unix.Lsetxattr(name, opaqueXattr, []byte("y"), 0))
+		},
+		"deleted": func(deep string, i int) error { return unix.Mknod(fmt.Sprint(deep, "/n", i), unix.S_IFCHR, 0) },
+		// They are not in the tar, and the path of each is put together all the same.
+		"sockets": func(deep string, i int) error { return unix.Mknod(fmt.Sprint(deep, "/s", i), unix.S_IFSOCK|0o600, 0) },
+		"names of a link": func(deep string, i int) error {
+			deep = filepath.Dir(filepath.Dir(deep))
+			if i == 0 {
+				return os.Symlink(strings.Repeat("x", 4000), deep+"/l")
+			}
+			return os.Link(deep+"/l", fmt.Sprint(deep, "/l", i))
+		},
+		"names of a file": func(deep string, i int) error {
+			if i == 0 {
+				return os.WriteFile(deep+"/f", nil, 0o600)
+			}
+			return os.Link(deep+"/f", fmt.Sprint(deep, "/f", i))
+		},
+		"nothing": func(string, int) error { return nil },
+	} {
+		dir := t.TempDir()
+		deep := Upper(dir) + strings.Repeat("/"+strings.Repeat("d", 250), 12)
+		must(t, os.MkdirAll(deep, 0o755))
+		count := 40 // of 3 KiB each
+		if what == "opaque" || what == "names of a file" {
+			count = 20 // with two paths each
+		}
+		for i := range count {
+			must(t, plant(deep, i))
+		}
+		var b bytes.Buffer
+		_, err := WriteDiff(context.Background(), &b, dir)
+		if bounded := errors.Is(err, errdefs.ErrResourceExhausted); bounded != (what != "nothing") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if b.Len() > 2*mostText {
+			t.Errorf("%s: %d bytes of a tar", what, b.Len())
+		}
+	}
+}
+
 // TestADeepTreeIsMeasuredWhole: a container can make a tree that is deeper than any path, and as wide as it likes.
 func TestADeepTreeIsMeasuredWhole(t *testing.T) {
 	dir := t.TempDir()

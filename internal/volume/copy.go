@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
@@ -47,7 +48,8 @@ func Populate(ctx context.Context, dir string, f Fill) error {
 		return err
 	}
 	defer to.Close()
-	c := copier{ctx: ctx, from: dirtree.New[*outDir](source), to: dirtree.New[struct{}](to), links: map[inode]link{}}
+	c := copier{ctx: ctx, from: dirtree.New[*outDir](source), to: dirtree.New[struct{}](to)}
+	c.links.Spend = c.remember
 	defer c.from.Close()
 	defer c.to.Close()
 	if err := c.copy(); err != nil {
@@ -64,16 +66,13 @@ func (f Fill) source(ctx context.Context) (*os.File, error) {
 }
 
 type (
-	inode  struct{ dev, ino uint64 }
 	outDir = dirtree.Dir[struct{}]
 	inDir  = dirtree.Dir[*outDir]
 )
 
-// link is where a file with several names has been copied to.
-type link struct {
-	in   *outDir
-	name string
-}
+// mostLinks bounds the memory for files with several names. The limits of an image allow ten million of them, which
+// would take more than a gigabyte. Tests lower it.
+var mostLinks = 64 << 20
 
 // copier copies a tree into one that nobody else sees. What is copied comes from images, and is reached by descriptors
 // alone: a link in it is copied and never followed, also where it takes the place of something else meanwhile.
@@ -81,7 +80,16 @@ type copier struct {
 	ctx   context.Context
 	from  *dirtree.Tree[*outDir] // each directory with its copy
 	to    *dirtree.Tree[struct{}]
-	links map[inode]link
+	links dirtree.Links[struct{}] // where files with several names have been copied to
+	kept  int                     // bytes of memory for links
+}
+
+func (c *copier) remember(bytes int) error {
+	if c.kept += bytes; c.kept > mostLinks {
+		return fmt.Errorf("the files with several names take more than %d bytes of memory: %w", mostLinks,
+			errdefs.ErrResourceExhausted)
+	}
+	return nil
 }
 
 func (c *copier) copy() error {
@@ -138,18 +146,17 @@ func (c *copier) dress(d *inDir) error {
 }
 
 func (c *copier) entry(in *outDir, from, to int, name string, st *unix.Stat_t) error {
-	if st.Nlink > 1 {
-		key := inode{uint64(st.Dev), st.Ino}
-		if first, copied := c.links[key]; copied {
-			at, err := c.to.FD(first.in)
-			if err != nil {
-				return err
-			}
-			return unix.Linkat(at, first.name, to, name, 0)
-		}
-		c.links[key] = link{in, name}
+	first, firstName, err := c.links.First(in, name, st)
+	if err != nil {
+		return err
 	}
-	var err error
+	if first != nil {
+		at, err := c.to.FD(first)
+		if err != nil {
+			return err
+		}
+		return unix.Linkat(at, firstName, to, name, 0)
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		err = c.file(from, to, name)

@@ -290,6 +290,34 @@ func TestAVolumeThatCannotBeFilledIsNotThere(t *testing.T) {
 	use(t, s, "v", "c", from(source))
 }
 
+// TestTheMemoryOfACopyIsBounded: an image may have millions of files with several names. Seen to fail without the
+// bound.
+func TestTheMemoryOfACopyIsBounded(t *testing.T) {
+	asroot.Need(t, "chown")
+	defer func(most int) { mostLinks = most }(mostLinks)
+	mostLinks = 8 << 10
+	s := open(t, t.TempDir())
+	source := t.TempDir()
+	for i := range 30 {
+		name := filepath.Join(source, fmt.Sprint("f", i))
+		write(t, name, "x")
+		if err := os.Link(name, name+"-too"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use(t, s, "v", "c", from(source))
+	for i := range 40 {
+		name := filepath.Join(source, fmt.Sprint("g", i))
+		write(t, name, "x")
+		if err := os.Link(name, name+"-too"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Use(context.Background(), "w", "c", from(source)); !errors.Is(err, errdefs.ErrResourceExhausted) {
+		t.Error(err)
+	}
+}
+
 func TestOpenFinishesWhatACrashHasLeft(t *testing.T) {
 	asroot.Need(t, "chown")
 	dir := t.TempDir()
