@@ -83,11 +83,12 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	return ctx.Err()
 }
 
-// IsHostPort tells whether TCP connections to a port of the node may lead to a pod.
+// IsHostPort tells whether TCP connections to a port of the node may lead to a pod, now or once StartSandbox has
+// brought the pod back: after a reboot all pods are broken.
 func (m *Manager) IsHostPort(port uint16) bool {
 	for _, s := range m.index.Sandboxes() {
 		r := s.Record()
-		if r.Phase != record.SandboxReady || r.NodeNetwork() {
+		if r.Phase == record.SandboxStopped || r.Phase == record.SandboxRemoving || r.NodeNetwork() {
 			continue
 		}
 		for _, p := range r.Config.PortMappings {
