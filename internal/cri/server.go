@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
 
 	"berth/internal/cri/request"
@@ -50,6 +52,7 @@ func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 	unary, stream := calls.metrics.interceptors()
 	return grpc.NewServer(
 		grpc.Creds(unixCredentials{}),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}),
 		grpc.MaxRecvMsgSize(MaxReceive),
 		grpc.MaxSendMsgSize(MaxSend),
 		grpc.NumStreamWorkers(workers),

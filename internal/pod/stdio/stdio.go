@@ -3,14 +3,12 @@
 package stdio
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -218,77 +216,4 @@ func Resize(console *os.File, sizes <-chan Size, done <-chan struct{}) {
 			})
 		}
 	}
-}
-
-const (
-	// maxSyncOutput is how much of each stream ExecSync keeps; the rest is read and dropped, as the CRI asks.
-	maxSyncOutput = 16 << 20
-	// leastSyncOutput is what is kept however much others keep, and allSyncOutput what all keep together beyond that. One
-	// pod can have hundreds of probes, whose commands write as much as they like for as long as they may run.
-	leastSyncOutput = 64 << 10
-	allSyncOutput   = 64 << 20
-)
-
-// Shared is what all Buffers have together. Its methods may be called concurrently.
-type Shared struct{ taken atomic.Int64 }
-
-func (s *Shared) take(n int) bool {
-	if s.taken.Add(int64(n)) > allSyncOutput {
-		s.taken.Add(-int64(n))
-		return false
-	}
-	return true
-}
-
-// Buffer keeps the first bytes that are written to it: maxSyncOutput, or less if others keep much.
-type Buffer struct {
-	Of *Shared
-
-	mu    sync.Mutex // guards what is below: what copies may outlive the call
-	buf   bytes.Buffer
-	taken int  // of Shared
-	full  bool // what comes is dropped
-	cut   bool // since others keep much
-}
-
-// Write keeps what there is room for, and never fails.
-func (l *Buffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.full {
-		return len(p), nil
-	}
-	keep := p[:min(len(p), maxSyncOutput-l.buf.Len())]
-	switch more := l.buf.Len() + len(keep) - leastSyncOutput - l.taken; {
-	case more <= 0:
-	case l.Of.take(more):
-		l.taken += more
-	default:
-		keep, l.full = keep[:max(0, leastSyncOutput-l.buf.Len())], true
-		l.cut = true
-	}
-	l.buf.Write(keep)
-	return len(p), nil
-}
-
-// Release lets others have the room. What comes from then on is dropped.
-func (l *Buffer) Release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.Of.taken.Add(-int64(l.taken))
-	l.taken, l.full = 0, true
-}
-
-// Cut tells whether something was dropped because others keep much.
-func (l *Buffer) Cut() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cut
-}
-
-// Bytes is what was kept.
-func (l *Buffer) Bytes() []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Bytes()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -188,6 +189,55 @@ func TestBuffersKeepABoundTogether(t *testing.T) {
 	b := Buffer{Of: of}
 	if _, _ = b.Write(make([]byte, maxSyncOutput)); len(b.Bytes()) != maxSyncOutput {
 		t.Errorf("then one keeps %d bytes", len(b.Bytes()))
+	}
+}
+
+// TestRoomIsTakenForAsLongAsAnOutputIsInMemory: its Buffer may be released long before. Seen to fail where the room was
+// free with the Buffer's release.
+func TestRoomIsTakenForAsLongAsAnOutputIsInMemory(t *testing.T) {
+	of := &Shared{}
+	answer := func() []byte {
+		b := Buffer{Of: of}
+		defer b.Release()
+		for range maxSyncOutput / 4096 {
+			_, _ = b.Write(make([]byte, 4096))
+		}
+		return b.Bytes()
+	}
+	var unread [][]byte
+	total := 0
+	for range 2 * allSyncOutput / maxSyncOutput {
+		unread = append(unread, answer())
+		total += cap(unread[len(unread)-1])
+	}
+	if most := allSyncOutput + len(unread)*2*leastSyncOutput; total > most || total < most/2 {
+		t.Errorf("%d bytes are in memory, want at most %d", total, most)
+	}
+	runtime.KeepAlive(unread)
+	unread = nil
+	for i := range 3 { // together they are nearly all that there is room for
+		if unread = append(unread, answer()); len(unread[i]) != maxSyncOutput {
+			t.Errorf("then output %d has %d bytes", i, len(unread[i]))
+		}
+	}
+	runtime.KeepAlive(unread)
+}
+
+// TestAnOutputTakesNoMoreThanItHas, once it is whole. Seen to fail where an array is left as large as it has grown.
+func TestAnOutputTakesNoMoreThanItHas(t *testing.T) {
+	of := &Shared{}
+	for _, size := range []int{0, 1, leastSyncOutput, leastSyncOutput + 1, 1<<20 + 1, 9 << 20, maxSyncOutput + 1} {
+		b := Buffer{Of: of}
+		for left := size; left > 0; left -= 4096 {
+			_, _ = b.Write(make([]byte, min(left, 4096)))
+		}
+		got := b.Bytes()
+		if len(got) != min(size, maxSyncOutput) || cap(got) > len(got)/3*4+4096 {
+			t.Errorf("an output of %d bytes has %d and takes %d", size, len(got), cap(got))
+		}
+		if _, _ = b.Write([]byte("more")); size < maxSyncOutput && string(b.Bytes()[len(got):]) != "more" {
+			t.Errorf("%d bytes: what comes later is lost", size)
+		}
 	}
 }
 
