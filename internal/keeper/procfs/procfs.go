@@ -99,6 +99,9 @@ func Arguments(pid, limit int) string { return first(pid, "cmdline", limit) }
 // said of Arguments holds for it too.
 func Environment(pid, limit int) string { return first(pid, "environ", limit) }
 
+// Cgroups returns the cgroups of a process as the kernel lists them, a line for each hierarchy.
+func Cgroups(pid int) string { return first(pid, "cgroup", 64<<10) }
+
 // first returns the first bytes of a file of a process.
 func first(pid int, name string, limit int) string {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, name))

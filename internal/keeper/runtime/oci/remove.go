@@ -104,7 +104,7 @@ func (b *Engine) sweep(id string) error {
 // Abort kills and removes what there is of a container.
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
-	if err := b.killCalls(c.ID()); err != nil {
+	if err := b.killCalls(c.ID(), rec.CgroupsPath, rec.Sandbox); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -124,9 +124,9 @@ const (
 // under way: they could make the container or its sandbox, or start the program, when the container is forgotten or is
 // made again. All of them have a path in the container's bundle on their command line, as have the sandbox and the
 // gofer that they have made.
-func (b *Engine) killCalls(id string) error {
+func (b *Engine) killCalls(id, cgroup, sandbox string) error {
 	bundle := b.dir.Bundle(id)
-	ended, err := runtime.KillMatching(callsWait, func(pid int) bool {
+	ended, err := runtime.KillMatching(callsWait, []string{id, cgroup, sandbox}, func(pid int) bool {
 		line := procfs.Arguments(pid, maxArguments) + "\x00"
 		return strings.Contains(line, bundle+"/") || strings.Contains(line, bundle+"\x00")
 	})

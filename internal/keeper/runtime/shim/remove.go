@@ -168,7 +168,7 @@ func unmount(path string) error {
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	killProxies(c.ID())
 	if b.first {
-		if err := b.killStarted(c.ID()); err != nil {
+		if err := b.killStarted(c.ID(), c.Record().CgroupsPath); err != nil {
 			return err
 		}
 		if b.shim.Address == "" {
@@ -209,8 +209,8 @@ func killProxies(id string) {
 
 // killStarted kills the shim of a pod, and the calls of its binary: all have the keeper's address and the pod's ID on
 // their command lines.
-func (b *Engine) killStarted(id string) error {
-	ended, err := runtime.KillMatching(deleteLimit, func(pid int) bool {
+func (b *Engine) killStarted(id, cgroup string) error {
+	ended, err := runtime.KillMatching(deleteLimit, []string{id, cgroup}, func(pid int) bool {
 		args := strings.Split(procfs.CommandLine(pid), "\x00")
 		return hasPair(args, "-address", b.address()) && hasPair(args, "-id", id)
 	})
