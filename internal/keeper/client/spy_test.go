@@ -1,7 +1,9 @@
 package client_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,7 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -261,6 +265,210 @@ func TestNobodySeesAProcessWithoutAFilter(t *testing.T) {
 			}
 		})
 	}
+}
+
+// spyRequest is a container whose program is the spy, with CAP_SYS_PTRACE. before is what a shell does first; empty:
+// nothing.
+func (n *node) spyRequest(id, mode, before string) *keeper.RunRequest {
+	n.Helper()
+	const bits = 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_KILL
+	capabilities := []string{"CAP_SYS_PTRACE", "CAP_KILL"}
+	args := []string{"/bin/spy", "no-mark", "/no-mark", "no-mark", "no-mark", fmt.Sprintf("%x", bits), mode}
+	if before != "" {
+		args = append([]string{"sh", "-c", before + ` && exec "$0" "$@"`}, args...)
+	}
+	req := n.request(id, args...)
+	req.Spec.Linux.Seccomp = profile()
+	req.Spec.Process.Capabilities = &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities,
+		Permitted: capabilities}
+	return req
+}
+
+// seen ends a spy and returns what it has said of processes, once for each kind.
+func (n *node) seen(id string) []string {
+	n.Helper()
+	if err := n.client.Signal(n.ctx(), id, unix.SIGTERM, false); err != nil {
+		n.Fatal(err)
+	}
+	n.ended(id)
+	said := n.output("stdout", n.logPath(id))
+	if !strings.Contains(said, "LOOKED") {
+		n.Fatalf("the spy has not ended well: %s", said)
+	}
+	var found []string
+	for line := range strings.Lines(said) {
+		if what, ok := strings.CutPrefix(strings.TrimSpace(line), "SEEN "); ok {
+			_, what, _ = strings.Cut(what, " ")
+			found = append(found, what)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// TestAFullPodSeesNothingOfExecs: a container has as many processes as its pod may have. An exec, and a container that
+// shares its PID namespace, fail with ResourceExhausted, and it sees no process of theirs. Afterwards execs work again.
+//
+// Seen to fail on cgroup v2 when the error of clone3(2) made libcontainer start the exec: the container saw processes
+// with all capabilities and no seccomp filter. On cgroup v1 only the error was another one.
+func TestAFullPodSeesNothingOfExecs(t *testing.T) {
+	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
+		t.Skip("libcontainer's processes are seen, as runc's are: this is the stage's promise")
+	}
+	spy := spyProgram(t)
+	n := start(t)
+	copyFile(t, spy, filepath.Join(n.root, "bin/spy"))
+	limit := int64(20)
+	req := n.spyRequest("watcher", "fill", "")
+	req.PodID, req.Spec.Linux.Resources.Pids = "pod", &specs.LinuxPids{Limit: &limit}
+	pid := n.run(req).PID
+	n.until("the spy looks", func() bool { return strings.Contains(n.output("stdout", n.logPath("watcher")), "READY") })
+	limited := false
+	for _, dir := range cgroupDirs(n.cgroup) { // the pod's cgroup
+		limited = os.WriteFile(filepath.Join(dir, "pids.max"), []byte(fmt.Sprint(limit)), 0) == nil || limited
+	}
+	if !limited {
+		t.Fatal("the pod's cgroup has no limit of processes")
+	}
+	exec := func(id string, timeout time.Duration) error {
+		p := *req.Spec.Process
+		p.Args = []string{"true"}
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id, Process: &p, Timeout: timeout})
+		if err != nil {
+			return err
+		}
+		exit, err := n.client.WaitExec(n.ctx(), "watcher", id)
+		if err == nil && exit.ExitCode != 0 {
+			err = fmt.Errorf("exit code %d", exit.ExitCode)
+		}
+		return err
+	}
+	for i := 0; i < 90 && !t.Failed(); i++ {
+		timeout := time.Duration(i%2) * time.Hour // with a time limit, it has a cgroup of its own below the container's
+		if err := exec(fmt.Sprint("e", i), timeout); !errors.Is(err, errdefs.ErrResourceExhausted) {
+			t.Errorf("exec %d: %v, want ResourceExhausted", i, err)
+		}
+		if i%10 > 0 {
+			continue
+		}
+		member := n.spyRequest(fmt.Sprint("c", i), "look", "")
+		member.PodID, member.Spec.Linux.Namespaces[0].Path = "pod", fmt.Sprintf("/proc/%d/ns/pid", pid)
+		if _, err := n.client.Run(n.ctx(), member); !errors.Is(err, errdefs.ErrResourceExhausted) {
+			t.Errorf("start: %v, want ResourceExhausted", err)
+		}
+	}
+	if err := n.client.Signal(n.ctx(), "watcher", unix.SIGUSR1, false); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	n.until("execs work again", func() bool {
+		tries++
+		err := exec(fmt.Sprint("again", tries), 0)
+		if err != nil && !errors.Is(err, errdefs.ErrResourceExhausted) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	for _, what := range n.seen("watcher") {
+		t.Errorf("seen: %s", what)
+	}
+}
+
+// TestAWritableCgroupChoosesNoEngine: whatever a container makes of its own cgroups, it sees no process of an exec that
+// is not confined. If its cgroup takes no processes because it has given controllers to others in it, as systemd in a
+// container does, an exec is in the cgroup of the container's init process.
+//
+// Seen to fail when errors of clone3(2) made libcontainer start the exec: with controllers, the container saw processes
+// with all capabilities and no seccomp filter; with a threaded cgroup, so it did in execs with a time limit; and an init
+// process outside of its cgroup had the execs follow it.
+func TestAWritableCgroupChoosesNoEngine(t *testing.T) {
+	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
+		t.Skip("libcontainer's processes are seen, as runc's are: this is the stage's promise")
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+		t.Skip("needs cgroup v2")
+	}
+	spy := spyProgram(t)
+	const top = "/sys/fs/cgroup"
+	for name, c := range map[string]struct {
+		before string // what the container does
+		node   bool   // it sees the cgroups of the node, as a privileged one may
+		// Where an exec is, in the container's view; empty: it is refused with FailedPrecondition. The second one is an
+		// exec with a time limit, which has a cgroup of its own.
+		exec, limited string
+	}{
+		"controllers": {
+			before: `mkdir $top/init && echo 0 >$top/init/cgroup.procs && echo +memory >$top/cgroup.subtree_control`,
+			exec:   "0::/init", limited: "0::/berth-exec-",
+		},
+		"a threaded cgroup": {
+			before: `mkdir $top/t && echo threaded >$top/t/cgroup.type`,
+			exec:   "0::/",
+		},
+		"an init process outside": {
+			before: `mkdir $top$node/away && echo 0 >$top$node/away/cgroup.procs &&
+				echo +memory >$top$node/watcher/cgroup.subtree_control`,
+			node: true, limited: "/berth-exec-",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			copyFile(t, spy, filepath.Join(n.root, "bin/spy"))
+			req := n.spyRequest("watcher", "stop", fmt.Sprintf("top=%s node=%s; ", top, n.cgroup)+c.before)
+			if !c.node {
+				req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+			}
+			req.Spec.Mounts = append(req.Spec.Mounts,
+				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+				specs.Mount{Destination: top, Type: "cgroup", Source: "cgroup", Options: []string{"rw"}})
+			n.run(req)
+			n.until("the spy looks", func() bool {
+				if st, err := n.client.Status(n.ctx(), "watcher"); err != nil || st.LogDone {
+					t.Fatalf("the spy has ended: %s, %v", n.output("stderr", n.logPath("watcher")), err)
+				}
+				return strings.Contains(n.output("stdout", n.logPath("watcher")), "READY")
+			})
+			for i := 0; i < 90 && !t.Failed(); i++ {
+				want, timeout := c.exec, time.Duration(0)
+				if i%2 > 0 {
+					want, timeout = c.limited, time.Hour
+				}
+				at, err := n.cgroupOfExec("watcher", fmt.Sprint("e", i), req.Spec.Process, timeout)
+				if want == "" && !errors.Is(err, errdefs.ErrFailedPrecondition) ||
+					want != "" && (err != nil || !strings.Contains(at, want)) {
+					t.Errorf("exec %d, with the time limit %v, is in %q: %v; want %q", i, timeout, at, err, want)
+				}
+			}
+			for _, what := range n.seen("watcher") {
+				t.Errorf("seen: %s", what)
+			}
+			n.delete("watcher")
+			_ = unix.Rmdir(top + n.cgroup + "/away")
+		})
+	}
+}
+
+// cgroupOfExec returns what an exec says of its cgroup.
+func (n *node) cgroupOfExec(id, execID string, like *specs.Process, timeout time.Duration) (string, error) {
+	n.Helper()
+	p := *like
+	p.Args = []string{"cat", "/proc/self/cgroup"}
+	r, w, err := os.Pipe()
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer r.Close()
+	_, err = n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: id, ExecID: execID, Process: &p, Stdout: w,
+		Timeout: timeout})
+	w.Close()
+	if err != nil {
+		return "", err
+	}
+	said, err := io.ReadAll(r)
+	if err == nil {
+		_, err = n.client.WaitExec(n.ctx(), id, execID)
+	}
+	return strings.TrimSpace(string(said)), err
 }
 
 func copyFile(t *testing.T, from, to string) {

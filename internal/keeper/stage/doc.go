@@ -18,7 +18,7 @@
 //
 // On cgroup v1 the stage writes its own ID to the tasks file of each hierarchy: a thread that moves itself does not
 // wait for a grace period of all processors, but a process that is moved by another process does. On cgroup v2 the
-// process is created in its cgroup.
+// process is created in its cgroup, or moves itself into a cgroup that the container has made (Target.Inner).
 //
 // Each kind then drops its privileges: descriptors, user, groups, capabilities, and the right to gain privileges. The
 // seccomp filter is loaded last, apart from the capabilities that loading it needs. It was compiled before (package

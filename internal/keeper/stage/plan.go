@@ -226,6 +226,9 @@ func (t *Target) encode(e *encoder) error {
 	}
 	pl.limits = e.limits(t.Limits)
 	pl.cgroups.count = C.uint32_t(len(t.Cgroups))
+	if t.Inner != "" {
+		pl.cgroups.count++
+	}
 	return nil
 }
 

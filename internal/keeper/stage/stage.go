@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 
@@ -35,11 +37,21 @@ type Program struct {
 	mounts *os.File // see PrepareSetups
 }
 
-// Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8) and close_range(2)
-// (5.9).
+// Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8), close_range(2)
+// (5.9) and, on cgroup v2, clone3(2) with CLONE_INTO_CGROUP, which a seccomp filter around the keeper may refuse.
 func Supported() error {
 	if err := unix.CloseRange(math.MaxUint32, math.MaxUint32, 0); err == unix.ENOSYS {
 		return fmt.Errorf("a stage needs Linux 5.9: %w", os.NewSyscallError("close_range", err))
+	}
+	if !cgroups.IsCgroup2UnifiedMode() && !cgroups.IsCgroup2HybridMode() {
+		return nil
+	}
+	// This is asked here, once, and not of the errors of later calls: a container can bring about most of these, and
+	// must not decide by them which engine starts its execs. The descriptor is never open, so no process is created.
+	attr := &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: math.MaxInt32}}
+	if _, err := syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr); err != unix.EBADF {
+		return fmt.Errorf("a stage needs processes that are created in a cgroup of version 2: %w",
+			os.NewSyscallError("clone3", err))
 	}
 	return nil
 }
@@ -76,16 +88,22 @@ type Target struct {
 	Pidfd      int    // of its init process
 	Namespaces uint32 // CLONE_NEW* of those to be joined
 	// Cgroups are directories of version 1 hierarchies; Cgroup is one of version 2, empty: none.
-	Cgroups  []string
-	Cgroup   string
+	Cgroups []string
+	Cgroup  string
+	// Inner is a path from Cgroup to the cgroup below it that is joined in its place; empty: Cgroup itself is joined.
+	// The container may have frozen a cgroup that it has made. Until a process that is created in a cgroup has executed
+	// its program, the keeper can start no others. So the stage joins this cgroup itself, which takes longer.
+	Inner    string
 	Umask    *uint32
 	OOMScore *int
 	Keyring  string // name of the session keyring; empty: the keeper's is kept
 	Limits   []Limit
 }
 
-// ErrJoin is the error of Join when nothing has been started: the container's cgroups cannot be joined in this way.
-var ErrJoin = errors.New("cgroups of the container cannot be joined by a stage")
+// ErrSubtreeControl is the error of Join if the kernel allows no processes in Target.Cgroup, because cgroups below it
+// have controllers. Nothing has been started.
+var ErrSubtreeControl = errors.New("it takes no processes, because cgroups in it have controllers " +
+	"(cgroup.subtree_control)")
 
 // Stdio are standard streams; nil is a null device of the process's own.
 type Stdio [3]*os.File
@@ -100,6 +118,7 @@ type spawn struct {
 	node         *os.File // see Setup.Node
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
+	inner        string   // see Target.Inner
 	flags        uintptr  // CLONE_NEW*
 }
 
@@ -148,14 +167,8 @@ func (p *Program) spawn(s *spawn) (pid int, err error) {
 		})
 	}
 	runtime.KeepAlive(files)
-	switch {
-	case errors.Is(err, ErrJoin):
+	if err != nil {
 		return 0, err
-	case err != nil && s.cgroup != "":
-		// A cgroup that takes no processes, or a kernel that cannot: nothing tells these apart.
-		return 0, fmt.Errorf("%w: %s: %w", ErrJoin, s.cgroup, err)
-	case err != nil:
-		return 0, fmt.Errorf("execute the stage: %w", err)
 	}
 	return pid, nil
 }
@@ -173,20 +186,78 @@ func (p *Program) fork(s *spawn, fds []int) (pid int, err error) {
 	for _, dir := range s.cgroups {
 		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, dir, err)
+			return 0, cgroupError(dir, err)
 		}
 		defer unix.Close(fd)
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	if s.cgroup != "" {
+	switch {
+	case s.inner != "":
+		fd, err := s.openInner()
+		if err != nil {
+			return 0, cgroupError(filepath.Join(s.cgroup, s.inner), err)
+		}
+		defer unix.Close(fd)
+		attr.Files = append(attr.Files, uintptr(fd))
+	case s.cgroup != "":
 		fd, err := unix.Open(s.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, s.cgroup, err)
+			return 0, cgroupError(s.cgroup, err)
 		}
 		defer unix.Close(fd)
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
-	return syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	pid, err = syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	switch {
+	case err == nil:
+		return pid, nil
+	case attr.Sys.UseCgroupFD:
+		return 0, cgroupError(s.cgroup, err)
+	}
+	return 0, fmt.Errorf("execute the stage: %w", noRoom(err))
+}
+
+// openInner opens the file by which a process joins the cgroup inner. The container has made the cgroups on this path,
+// and may remove them meanwhile.
+func (s *spawn) openInner() (int, error) {
+	dir, err := unix.Open(s.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, filepath.Join(s.inner, "cgroup.procs"), &unix.OpenHow{Flags: unix.O_WRONLY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV})
+}
+
+// cgroupError is the error of a process that could not be started in a cgroup.
+func cgroupError(dir string, err error) error {
+	return fmt.Errorf("start a process in cgroup %s: %w", dir, ofKind(err))
+}
+
+// ofKind gives the kernel's errors about a process that joins a cgroup, or is created in one, their kinds. A container
+// can bring about most of them.
+func ofKind(err error) error {
+	switch err {
+	case unix.EBUSY:
+		return fmt.Errorf("%w: %w: %w", ErrSubtreeControl, err, errdefs.ErrFailedPrecondition)
+	case unix.EOPNOTSUPP:
+		return fmt.Errorf("it takes no processes, because it or a cgroup above it is threaded (cgroup.type): %w: %w", err,
+			errdefs.ErrFailedPrecondition)
+	case unix.ENOENT, unix.ENODEV:
+		return fmt.Errorf("it is gone: %w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	return noRoom(err)
+}
+
+// noRoom gives an error about a new process its kind if it says that a limit is reached.
+func noRoom(err error) error {
+	switch err {
+	case unix.EAGAIN:
+		return fmt.Errorf("a limit of processes is reached: %w: %w", err, errdefs.ErrResourceExhausted)
+	case unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
 }
 
 // steps are what failed, in words. The ones that say why a program cannot be executed are as os/exec has them.
@@ -225,6 +296,12 @@ func (p *Process) failure(step, operation int32, errno unix.Errno) error {
 			return fmt.Errorf("set the SELinux label %q: %w", p.Label, errno)
 		}
 		return fmt.Errorf("set the AppArmor profile %q: %w", p.AppArmor, errno)
+	case C.STEP_CGROUP:
+		return fmt.Errorf("%s: %w", steps[step], ofKind(errno))
+	case C.STEP_FORK, C.STEP_PROC:
+		if errno == unix.EAGAIN { // ENOMEM also says that the PID namespace has ended
+			return fmt.Errorf("%s: %w", steps[step], noRoom(errno))
+		}
 	case C.STEP_RLIMIT:
 		if operation >= 0 && int(operation) < len(p.limits) {
 			return fmt.Errorf("set the resource limit %v: %w", p.limits[operation], errno)

@@ -31,7 +31,7 @@ enum {
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the init process; of an init process: an empty mount namespace */
 	STAGE_FD_MARK,       /* of an init process with STAGE_MARK: where it says that its program begins; else it is closed */
 	STAGE_FD_NODE,       /* of an init process with STAGE_NODE: the node's mount namespace; else it is closed */
-	STAGE_FD_CGROUPS,    /* the first tasks file */
+	STAGE_FD_CGROUPS,    /* the first file by which it joins a cgroup: tasks, or of version 2 cgroup.procs */
 };
 
 enum {

@@ -53,6 +53,7 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	f := &Starting{proc: proc}
 	return f, p.start(f, t.encode, t.forks(), &spawn{
 		namespaces: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
+		inner: t.Inner,
 	}, t.forks())
 }
 

@@ -1,7 +1,9 @@
 /*
  * What a container can see of processes that appear in its PID namespace: it looks at each new one as often as it can,
  * and says so when that shows something of the host, or has more rights than the container. Arguments: the marks
- * of the host (see spy_test.go).
+ * of the host (see spy_test.go), its own capabilities, and what it does beside: nothing (look), it stops the processes
+ * (stop), also those that are not there yet (hold), or stops them and has as many children as it may have (fill), until
+ * SIGUSR1.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -21,7 +23,7 @@
 
 static const char *mount_mark, *file_mark, *link_mark, *host_namespaces;
 static unsigned long long rights;
-static int stops, holds;
+static int stops, holds, fills;
 static unsigned long looked, processes;
 
 static void __attribute__((format(printf, 2, 3))) seen(int pid, const char *format, ...)
@@ -145,9 +147,30 @@ static int look_for_a_while(int pid)
 	return times > 0;
 }
 
-static volatile sig_atomic_t over;
+static volatile sig_atomic_t over, enough;
 
-static void on_term(int s) { over = s; }
+static void on_signal(int s) { *(s == SIGTERM ? &over : &enough) = 1; }
+
+static pid_t children[4096];
+static int count;
+
+static void fill(void)
+{
+	pid_t pid;
+
+	while (count < (int)(sizeof(children) / sizeof(*children)) && (pid = fork()) >= 0) {
+		if (pid == 0)
+			for (;;)
+				pause();
+		children[count++] = pid;
+	}
+}
+
+static void end_children(void)
+{
+	while (count > 0)
+		kill(children[--count], SIGKILL);
+}
 
 int main(int argc, char **argv)
 {
@@ -161,11 +184,20 @@ int main(int argc, char **argv)
 	host_namespaces = argv[4];
 	rights = strtoull(argv[5], NULL, 16);
 	holds = strcmp(argv[6], "hold") == 0;
-	stops = holds || strcmp(argv[6], "stop") == 0;
-	signal(SIGTERM, on_term);
+	fills = strcmp(argv[6], "fill") == 0;
+	stops = holds || fills || strcmp(argv[6], "stop") == 0;
+	signal(SIGTERM, on_signal);
+	signal(SIGUSR1, on_signal);
+	signal(SIGCHLD, SIG_IGN); /* nothing stays of a child that has ended */
+	if (fills) {
+		fill();
+		last = newest();
+	}
 	if (write(1, "READY\n", 6) != 6)
 		return 1;
 	while (!over) {
+		if (enough)
+			end_children();
 		now = newest();
 		if (stops)
 			for (pid = last + 1; pid <= now + 1; pid++)

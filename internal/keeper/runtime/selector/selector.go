@@ -121,7 +121,8 @@ func sources(s *specs.Spec) (paths []string) {
 }
 
 // Exec chooses the stage if the container's record has what the stage needs to join it, and libcontainer for execs that
-// the stage declines.
+// the stage declines. A container must not be able to bring that about, since it sees libcontainer's processes before
+// they are confined.
 func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	r := c.Record()
 	if r.Shim != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -38,10 +39,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		return err
 	}
 	defer sock.Close()
-	f, err := e.enter(ctx, c, proc, t, p, stage.Stdio(l.IO.Files()), sock.Theirs)
-	if errors.Is(err, stage.ErrJoin) {
-		return &runtime.Declined{Reason: err.Error()}
-	}
+	f, err := e.enter(ctx, c, proc, j, t, p, stage.Stdio(l.IO.Files()), sock.Theirs)
 	if err != nil {
 		return err
 	}
@@ -118,8 +116,8 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 // enter starts a process that enters a container, and returns when it is there. A pause waits meanwhile, so that no
 // process that is half in the container is frozen.
 func (e *Engine) enter(
-	ctx context.Context, c runtime.Container, proc *pidfd.FD, t *stage.Target, p *stage.Process, stdio stage.Stdio,
-	console *os.File,
+	ctx context.Context, c runtime.Container, proc *pidfd.FD, j *record.Join, t *stage.Target, p *stage.Process,
+	stdio stage.Stdio, console *os.File,
 ) (f *stage.Starting, err error) {
 	guard := c.Guard()
 	guard.RLock()
@@ -136,12 +134,21 @@ func (e *Engine) enter(
 	if cgroupdir.Frozen(c.Record().Cgroups) {
 		return nil, fmt.Errorf("container %s is paused: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
-	cerr := proc.Control(func(fd int) {
-		t.Pidfd = fd
-		f, err = e.stages.Program.Join(t, p, stdio, console)
-	})
-	if cerr != nil {
-		return nil, fmt.Errorf("container %s has ended: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	join := func() (f *stage.Starting, err error) {
+		cerr := proc.Control(func(fd int) {
+			t.Pidfd = fd
+			f, err = e.stages.Program.Join(t, p, stdio, console)
+		})
+		if cerr != nil {
+			return nil, ended(c)
+		}
+		return f, err
+	}
+	f, err = join()
+	if errors.Is(err, stage.ErrSubtreeControl) && t.Cgroup == j.Cgroups[""] { // and not the exec's own cgroup below it
+		if t.Inner, err = withInit(c, proc, t.Cgroup); err == nil {
+			f, err = join()
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -153,4 +160,28 @@ func (e *Engine) enter(
 		return nil, err
 	}
 	return f, nil
+}
+
+// withInit returns the path from a container's cgroup of version 2 to the cgroup of its init process. It is where an
+// exec belongs if the container has made cgroups with controllers in its own, as an init system does: the kernel then
+// allows processes in these cgroups only. The container decides where its init process is, so the cgroup has to be the
+// container's own or below it.
+func withInit(c runtime.Container, proc *pidfd.FD, own string) (inner string, err error) {
+	dirs, err := cgroupdir.OfProcess(proc.PID())
+	if serr := proc.Signal(0); serr != nil { // another process may have its number
+		return "", ended(c)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cgroup of the init process of container %s: %w", c.ID(), err)
+	}
+	inner, err = filepath.Rel(own, dirs[""])
+	if err != nil || !filepath.IsLocal(inner) {
+		return "", fmt.Errorf("container %s has moved its init process out of its cgroup %s, to %s: %w", c.ID(), own,
+			dirs[""], errdefs.ErrFailedPrecondition)
+	}
+	return inner, nil
+}
+
+func ended(c runtime.Container) error {
+	return fmt.Errorf("container %s has ended: %w", c.ID(), errdefs.ErrFailedPrecondition)
 }
