@@ -1,6 +1,8 @@
 package client_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +16,13 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	keeper "berth/internal/keeper/client"
+	"berth/internal/keeper/filter"
 	host "berth/test/node"
 )
 
@@ -469,6 +473,93 @@ func (n *node) cgroupOfExec(id, execID string, like *specs.Process, timeout time
 		_, err = n.client.WaitExec(n.ctx(), id, execID)
 	}
 	return strings.TrimSpace(string(said)), err
+}
+
+// TestAProfileThatIsTooLongIsRefused: a seccomp profile that forbids setsid is so long that a filter which also allows
+// what a process has to do when others see it does not fit beside it. The process would have no filter then, so it is
+// not started: neither an exec nor a container in another one's PID namespace, and neither by libcontainer.
+//
+// Seen to fail when the process went on without that filter: the container saw processes without one.
+func TestAProfileThatIsTooLongIsRefused(t *testing.T) {
+	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
+		t.Skip("libcontainer's processes are seen, as runc's are: this is the stage's promise")
+	}
+	spy := spyProgram(t)
+	const most, want = 4096, 4090
+	long, length := longProfile(t, want)
+	if length <= most-40 || length > most {
+		t.Fatalf("the profile has %d instructions, and not about %d", length, want)
+	}
+	n := start(t)
+	copyFile(t, spy, filepath.Join(n.root, "bin/spy"))
+	req := n.spyRequest("watcher", "stop", "")
+	req.PodID, req.Spec.Linux.Seccomp = "pod", long
+	req.Spec.Process.NoNewPrivileges = false
+	pid := n.run(req).PID // the first process of a PID namespace is seen by nobody
+	n.until("the spy looks", func() bool { return strings.Contains(n.output("stdout", n.logPath("watcher")), "READY") })
+	for i := range 20 {
+		p := *req.Spec.Process
+		p.Args = []string{"true"}
+		_, exec := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: fmt.Sprint("e", i), Process: &p})
+		member := n.spyRequest(fmt.Sprint("c", i), "look", "")
+		member.PodID, member.Spec.Linux.Seccomp = "pod", long
+		member.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", pid)
+		_, further := n.client.Run(n.ctx(), member)
+		for what, err := range map[string]error{"exec": exec, "start": further} {
+			if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), "too long by ") {
+				t.Errorf("%s with a profile of %d instructions: %v", what, length, err)
+			}
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	for _, what := range n.seen("watcher") {
+		t.Errorf("seen: %s", what)
+	}
+}
+
+// longProfile is a profile that forbids setsid and has about as many instructions as wanted, but no more.
+func longProfile(t *testing.T, want int) (p *specs.LinuxSeccomp, length int) {
+	t.Helper()
+	with := func(rules int) *specs.LinuxSeccomp {
+		p := profile()
+		for i := range p.Syscalls {
+			names := slices.Clone(p.Syscalls[i].Names)
+			p.Syscalls[i].Names = slices.DeleteFunc(names, func(name string) bool { return name == "setsid" })
+		}
+		for i := range rules {
+			p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{Names: []string{"swapon"}, Action: specs.ActAllow,
+				Args: []specs.LinuxSeccompArg{{Index: 0, Value: uint64(i + 1), Op: specs.OpEqualTo}}})
+		}
+		return p
+	}
+	compiled := func(p *specs.LinuxSeccomp) int {
+		profile, err := specconv.SetupSeccomp(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := json.Marshal(profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(binary, filter.Argument)
+		cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (len(out) - 4) / filter.InstructionSize
+	}
+	const some = 100
+	few, more := compiled(with(some)), compiled(with(2*some))
+	rules := some + some*(want-few)/(more-few)
+	for ; rules > 0; rules-- {
+		if p = with(rules); compiled(p) <= want {
+			break
+		}
+	}
+	return p, compiled(p)
 }
 
 func copyFile(t *testing.T, from, to string) {

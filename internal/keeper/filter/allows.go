@@ -2,9 +2,11 @@ package filter
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"runtime"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
@@ -85,11 +87,13 @@ const (
 )
 
 // With returns a program that allows some calls, and is the filter for all others. Of the arguments of these calls,
-// those that are not 0 have to be as they are here. It is nil where there can be no such program: it would be too long.
-func (f *Filter) With(calls []Call) []byte {
+// those that are not 0 have to be as they are here. The error says why there can be no such program, for example by how
+// much it would be too long for the kernel.
+func (f *Filter) With(calls []Call) ([]byte, error) {
 	arch, ok := architectures[runtime.GOARCH]
 	if !ok || binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		return nil
+		return nil, fmt.Errorf("seccomp profile: it cannot be extended on %s: %w", runtime.GOARCH,
+			errdefs.ErrFailedPrecondition)
 	}
 	load := func(at uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: at, Size: 4} }
 	unless := func(value uint64, skip int) bpf.Instruction {
@@ -110,12 +114,12 @@ func (f *Filter) With(calls []Call) []byte {
 		rules = append(append(rules, args...), bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}, load(dataNumber))
 	}
 	if len(rules)+1 > math.MaxUint8 {
-		return nil
+		return nil, fmt.Errorf("%d calls are too many for one filter", len(calls))
 	}
 	head := []bpf.Instruction{load(dataArchitecture), unless(uint64(arch), len(rules)+1), load(dataNumber)}
 	assembled, err := bpf.Assemble(append(head, rules...))
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var out []byte
 	for _, i := range assembled {
@@ -124,7 +128,10 @@ func (f *Filter) With(calls []Call) []byte {
 		out = binary.NativeEndian.AppendUint32(out, i.K)
 	}
 	if out = append(out, f.Program...); len(out) > maxProgram {
-		return nil
+		return nil, fmt.Errorf("the seccomp profile is too long by %d instructions: compiled it has %d, and a profile may "+
+			"have %d if it forbids a system call, such as setsid, that a process makes as it enters a container: %w",
+			(len(out)-maxProgram)/InstructionSize, len(f.Program)/InstructionSize,
+			(maxProgram-len(out)+len(f.Program))/InstructionSize, errdefs.ErrFailedPrecondition)
 	}
-	return out
+	return out, nil
 }

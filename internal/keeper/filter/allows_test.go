@@ -2,9 +2,13 @@ package filter
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +47,11 @@ func TestAFilterWithFurtherCalls(t *testing.T) {
 		call(unix.SYS_WRITE, 5, 0, 12)[0], call(unix.SYS_WRITE, 8, 0, 1)[0],
 	}
 	f := &Filter{Program: forbidsAllBut(uint32(unix.SYS_GETPID))}
-	wider := &Filter{Program: f.With(further)}
+	program, err := f.With(further)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wider := &Filter{Program: program}
 	for _, c := range []struct {
 		what         string
 		calls        []Call
@@ -66,7 +74,15 @@ func TestAFilterWithFurtherCalls(t *testing.T) {
 			t.Errorf("%s: with the further calls it is allowed: %v", c.what, got)
 		}
 	}
-	if got := (&Filter{Program: make([]byte, maxProgram)}).With(further); got != nil {
-		t.Errorf("a filter of the greatest length has become one of %d bytes", len(got))
+	more := len(program) - len(f.Program)
+	longest := maxProgram - more
+	for length, by := range map[int]int{longest: 0, longest + InstructionSize: 1, maxProgram: more / InstructionSize} {
+		got, err := (&Filter{Program: make([]byte, length)}).With(further)
+		switch want := fmt.Sprintf("too long by %d instructions", by); {
+		case by == 0 && (err != nil || len(got) != maxProgram):
+			t.Errorf("a filter of %d bytes has become one of %d: %v", length, len(got), err)
+		case by > 0 && (!errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), want)):
+			t.Errorf("a filter of %d bytes has become one of %d: %v, want %q", length, len(got), err, want)
+		}
 	}
 }

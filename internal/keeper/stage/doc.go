@@ -31,8 +31,9 @@
 // that the container sees has the container's root, mounts, network, user and capabilities. It also has the seccomp
 // filter, if that allows the few remaining system calls (afterFork). If not, it has one that allows just these calls
 // besides, and loads the container's own when they are made; without no_new_privs it keeps CAP_SYS_ADMIN for that until
-// then. This holds for execs, and for containers that share their pod's PID namespace. A procfs of a PID namespace that
-// the stage has not entered yet is opened by a process that has given up everything else (proc.c).
+// then. If that filter is too long for the kernel, no process is started. This holds for execs, and for containers that
+// share their pod's PID namespace. A procfs of a PID namespace that the stage has not entered yet is opened by a
+// process that has given up everything else (proc.c).
 //
 // # User namespaces
 //

@@ -192,7 +192,10 @@ func (p *Process) file(more func(*encoder) error, forks bool) (*os.File, error) 
 		case p.Filter.Allows(afterFork):
 			pl.flags |= C.STAGE_FILTER_EARLY
 		default:
-			wider := p.Filter.With(wideFork)
+			wider, err := p.Filter.With(wideFork)
+			if err != nil {
+				return nil, err // not without it: the container would see a process that has no filter
+			}
 			pl.wider = e.list(len(wider)/filter.InstructionSize, wider)
 		}
 	}
