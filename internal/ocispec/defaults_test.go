@@ -35,6 +35,19 @@ func TestAPodsOwnSysctlsWinAndTheNodesNamespacesAreLeftAlone(t *testing.T) {
 	}
 }
 
+// TestTheTerminalsOfAContainerAreBounded: but not those of the kernel of a sandbox, such as gVisor's.
+func TestTheTerminalsOfAContainerAreBounded(t *testing.T) {
+	for sandbox, want := range map[bool]bool{false: true, true: false} {
+		in := input(t)
+		in.Handler.InSandbox = sandbox
+		mounts := build(t, in).Spec.Mounts
+		i := slices.IndexFunc(mounts, func(m specs.Mount) bool { return m.Destination == "/dev/pts" })
+		if got := slices.Contains(mounts[i].Options, "max=1024"); got != want {
+			t.Errorf("in a sandbox %v: the options are %q", sandbox, mounts[i].Options)
+		}
+	}
+}
+
 func TestCgroupsAreWritableWhereTheHandlerSaysSoAndNoOtherIsSeen(t *testing.T) {
 	access := func(writable, privileged bool, version cgroup.Version) string {
 		in := input(t)

@@ -129,6 +129,9 @@ func (b *builder) systemMounts() []specs.Mount {
 	}
 	user := b.userNamespace()
 	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	if !b.in.Handler.InSandbox { // else the terminals are not this kernel's
+		devpts = append(devpts, maxTerminals)
+	}
 	if const5 := uint32(5); user == nil || mapped(user.GIDs, const5) { // the group tty
 		devpts = append(devpts, "gid=5")
 	}
@@ -160,6 +163,10 @@ func (b *builder) systemMounts() []specs.Mount {
 			Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroupAccess}},
 	}
 }
+
+// maxTerminals bounds the terminals of a container, as an option of its devpts. Without it one container can have all
+// that the kernel gives to containers together: kernel.pty.max, 4096, of which 1024 are reserved for the host's devpts.
+const maxTerminals = "max=1024"
 
 // keepCgroupOptions gives the mount of cgroup v2 the options of the node's. Without a cgroup namespace of its own, a
 // container's mount of the hierarchy sets them for the whole node.

@@ -286,7 +286,7 @@ func (n *node) spec(id string, args ...string) *specs.Spec {
 			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755",
 				"size=65536k"}},
 			{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-				Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+				Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=1024"}},
 		},
 		Linux: &specs.Linux{
 			CgroupsPath: n.cgroup + "/" + id,
