@@ -337,7 +337,8 @@ func TestAFullPodSeesNothingOfExecs(t *testing.T) {
 	exec := func(id string, timeout time.Duration) error {
 		p := *req.Spec.Process
 		p.Args = []string{"true"}
-		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id, Process: &p, Timeout: timeout})
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id, Process: &p,
+			Timeout: timeout})
 		if err != nil {
 			return err
 		}
@@ -382,9 +383,8 @@ func TestAFullPodSeesNothingOfExecs(t *testing.T) {
 // is not confined. If its cgroup takes no processes because it has given controllers to others in it, as systemd in a
 // container does, an exec is in the cgroup of the container's init process.
 //
-// Seen to fail when errors of clone3(2) made libcontainer start the exec: with controllers, the container saw processes
-// with all capabilities and no seccomp filter; with a threaded cgroup, so it did in execs with a time limit; and an init
-// process outside of its cgroup had the execs follow it.
+// Seen to fail when errors of clone3(2) made libcontainer start the exec: each of the containers saw processes with all
+// capabilities and no seccomp filter, and execs followed the init process out of the container's cgroup.
 func TestAWritableCgroupChoosesNoEngine(t *testing.T) {
 	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
 		t.Skip("libcontainer's processes are seen, as runc's are: this is the stage's promise")
@@ -452,6 +452,75 @@ func TestAWritableCgroupChoosesNoEngine(t *testing.T) {
 	}
 }
 
+// TestAFrozenExecHoldsUpNoOther: a container that may write to its cgroups freezes the one of each exec with a time
+// limit as soon as it is made, before the exec's process is there. Other containers have execs meanwhile.
+//
+// Seen to fail when the process was created in its cgroup: it was frozen before it had executed the stage, and for as
+// long the keeper started no other process.
+func TestAFrozenExecHoldsUpNoOther(t *testing.T) {
+	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
+		t.Skip("this is the stage's promise")
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+		t.Skip("needs cgroup v2")
+	}
+	const top = "/sys/fs/cgroup"
+	spy := spyProgram(t)
+	n := start(t)
+	copyFile(t, spy, filepath.Join(n.root, "bin/spy"))
+	req := n.spyRequest("freezer", "freeze", "")
+	req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+	req.Spec.Mounts = append(req.Spec.Mounts,
+		specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+		specs.Mount{Destination: top, Type: "cgroup", Source: "cgroup", Options: []string{"rw"}})
+	n.run(req)
+	n.run(n.request("other", "sleep", "1000"))
+	n.until("the container freezes", func() bool {
+		return strings.Contains(n.output("stdout", n.logPath("freezer")), "READY")
+	})
+	held := 0
+	for i := 0; i < 10 && !t.Failed(); i++ {
+		id, answered := fmt.Sprint("e", i), make(chan error, 1)
+		p := *req.Spec.Process
+		p.Args = []string{"sleep", "1000"}
+		limit := host.Patience(30 * time.Second)
+		go func() {
+			_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "freezer", ExecID: id, Process: &p,
+				Timeout: limit})
+			answered <- err
+		}()
+		dir := filepath.Join(top, n.cgroup, "freezer", "berth-exec-"+id)
+		n.until("the exec's cgroup is frozen", func() bool {
+			state, err := os.ReadFile(filepath.Join(dir, "cgroup.freeze"))
+			return err == nil && strings.TrimSpace(string(state)) == "1"
+		})
+		n.until("the exec's process is frozen, or runs", func() bool {
+			pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			return err == nil && len(pids) > 0
+		})
+		began := time.Now()
+		if _, exit := n.exec("other", 0, "true"); exit.ExitCode != 0 {
+			t.Errorf("exec in the other container: %+v", exit)
+		}
+		if took := time.Since(began); took > limit/2 {
+			t.Errorf("the other container's exec took %v", took)
+		}
+		if len(answered) == 0 {
+			held++
+			if err := n.client.KillExec(n.ctx(), "freezer", id); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-answered; err == nil {
+			_ = n.client.KillExec(n.ctx(), "freezer", id)
+		}
+	}
+	t.Logf("%d execs were frozen before they began", held)
+	if held == 0 && !t.Failed() {
+		t.Error("no exec was frozen before it began")
+	}
+}
+
 // cgroupOfExec returns what an exec says of its cgroup.
 func (n *node) cgroupOfExec(id, execID string, like *specs.Process, timeout time.Duration) (string, error) {
 	n.Helper()
@@ -500,7 +569,8 @@ func TestAProfileThatIsTooLongIsRefused(t *testing.T) {
 	for i := range 20 {
 		p := *req.Spec.Process
 		p.Args = []string{"true"}
-		_, exec := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: fmt.Sprint("e", i), Process: &p})
+		_, exec := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: fmt.Sprint("e", i),
+			Process: &p})
 		member := n.spyRequest(fmt.Sprint("c", i), "look", "")
 		member.PodID, member.Spec.Linux.Seccomp = "pod", long
 		member.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", pid)
@@ -551,15 +621,15 @@ func longProfile(t *testing.T, want int) (p *specs.LinuxSeccomp, length int) {
 		}
 		return (len(out) - 4) / filter.InstructionSize
 	}
-	const some = 100
-	few, more := compiled(with(some)), compiled(with(2*some))
-	rules := some + some*(want-few)/(more-few)
-	for ; rules > 0; rules-- {
-		if p = with(rules); compiled(p) <= want {
-			break
+	const some = 200
+	few := compiled(with(some))
+	each := max(1, (compiled(with(2*some))-few)/some) // instructions of a rule
+	for rules := some + (want-few)/each; ; rules -= (length - want + each - 1) / each {
+		p = with(rules)
+		if length = compiled(p); length <= want {
+			return p, length
 		}
 	}
-	return p, compiled(p)
 }
 
 func copyFile(t *testing.T, from, to string) {

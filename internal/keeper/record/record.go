@@ -222,6 +222,8 @@ type Join struct {
 	Limits     []stage.Limit     `json:"limits,omitempty"`
 	AppArmor   string            `json:"appArmor,omitempty"`
 	Label      string            `json:"label,omitempty"` // of SELinux
+	// Delegated: the container may write to its cgroup of version 2, and to what is below that.
+	Delegated bool `json:"delegated,omitempty"`
 	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
 	Filter string `json:"filter,omitempty"`
 	// FilterSum is the CRC-32C of that filter's file; empty: an earlier version wrote none down.

@@ -7,11 +7,13 @@ import (
 	"math"
 	"math/bits"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/capability"
+	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -64,7 +66,7 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 	}
 	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
 		Label:        config.ProcessLabel,
-		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
+		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID), Delegated: delegated(config)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
 		if !ok {
@@ -91,6 +93,15 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 		j.Limits = append(j.Limits, stage.Limit{Resource: l.Type, Soft: l.Soft, Hard: l.Hard})
 	}
 	return j, ""
+}
+
+// delegated says whether a container may write to its cgroups of version 2. It is false for a container that could do
+// the same to all cgroups of the node, as a privileged one.
+func delegated(config *configs.Config) bool {
+	c := config.Capabilities
+	privileged := !config.Namespaces.Contains(configs.NEWUSER) && c != nil && slices.Contains(c.Bounding, "CAP_SYS_ADMIN")
+	return cgroups.IsCgroup2UnifiedMode() && !privileged && slices.ContainsFunc(config.Mounts,
+		func(m *configs.Mount) bool { return m.Device == "cgroup" && m.Flags&unix.MS_RDONLY == 0 })
 }
 
 // capabilityBits are the kernel's numbers of capabilities by name.

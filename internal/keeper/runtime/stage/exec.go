@@ -101,13 +101,13 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 		}
 	}
 	for controller, dir := range j.Cgroups {
-		if sub, ok := l.Sub[controller]; ok {
-			dir += "/" + sub
-		}
-		if controller == "" {
-			t.Cgroup = dir
-		} else {
-			t.Cgroups = append(t.Cgroups, dir)
+		switch sub := l.Sub[controller]; {
+		case controller != "":
+			t.Cgroups = append(t.Cgroups, filepath.Join(dir, sub))
+		case j.Delegated: // the container may have frozen the exec's own cgroup: see stage.Target
+			t.Cgroup, t.Inner = dir, sub
+		default:
+			t.Cgroup = filepath.Join(dir, sub)
 		}
 	}
 	return t, p, nil
@@ -143,6 +143,11 @@ func (e *Engine) enter(
 			return nil, ended(c)
 		}
 		return f, err
+	}
+	if j.Delegated && t.Inner == "" {
+		if t.Inner, err = withInit(c, proc, t.Cgroup); err != nil {
+			return nil, err
+		}
 	}
 	f, err = join()
 	if errors.Is(err, stage.ErrSubtreeControl) && t.Cgroup == j.Cgroups[""] { // and not the exec's own cgroup below it
