@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // index is what is known in memory of images and layers, and of the work on them that is under way. mu guards all
@@ -172,6 +173,17 @@ func (x *index) referenced(id string) bool {
 func (x *index) knows(n string) bool {
 	for _, l := range x.layers {
 		if l.N == n {
+			return true
+		}
+	}
+	return false
+}
+
+// keepsDocument tells whether a manifest or a configuration is that of an image other than the one of this ID. index.mu
+// is held.
+func (x *index) keepsDocument(document digest.Digest, not string) bool {
+	for id, r := range x.images {
+		if id != not && (r.Manifest == document || id == document.String()) {
 			return true
 		}
 	}

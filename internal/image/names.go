@@ -25,7 +25,8 @@ func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
 			name, errdefs.ErrInvalidArgument)
 	}
 	tag := tagged.Name() + ":" + tagged.Tag()
-	if err := s.change(refOrID, tag, func(r *imageRecord) { r.Tags = insert(r.Tags, tag) }); err != nil {
+	add := func(r *imageRecord) { r.addName(&r.Tags, tag, r.checkpoint(refOrID)) }
+	if err := s.change(refOrID, tag, add); err != nil {
 		return "", fmt.Errorf("tag image %s: %w", refOrID, disk.Exhausted(err))
 	}
 	return tag, nil
@@ -82,5 +83,6 @@ func (x *index) loses(tag, to string) []*imageRecord {
 	}
 	return []*imageRecord{x.images[id].with(func(c *imageRecord) {
 		c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == tag })
+		delete(c.Checkpoints, tag)
 	})}
 }

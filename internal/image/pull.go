@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,7 +211,11 @@ func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named,
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
 	s.syncs.Want()
-	return s.model(r)
+	img, err := s.model(r)
+	if err == nil {
+		img.Checkpoint = src.Checkpoint
+	}
+	return img, err
 }
 
 // secrets opens the keys of encrypted layers: also of those that are here, since whoever pulls an image has to be able
@@ -251,7 +254,10 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 	case fresh:
 		r = newRecord(src, layers, origins)
 	}
+	before := r.Manifest
 	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
+	replaced := r.Manifest != before
+	stale := replaced && !s.index.keepsDocument(before, r.ID)
 	changed := append([]*imageRecord{r}, s.index.loses(src.Tag, r.ID)...)
 	var records []layerRecord
 	for _, key := range r.needs() {
@@ -272,7 +278,12 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 				return err
 			}
 		}
-		if !fresh {
+		if stale {
+			if err := tx.Bucket(bucketBlobs).Delete([]byte(before)); err != nil {
+				return err
+			}
+		}
+		if !fresh && !replaced {
 			return nil
 		}
 		if src.Artifact != nil { // its configuration is a blob
@@ -301,16 +312,12 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 // newRecord is the record of an image that is new, without its names.
 func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	r := &imageRecord{
-		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
-		Size: uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
+		ID: src.ID.String(), Config: src.Image.Config, Platform: src.Image.Platform, Checkpoint: src.Checkpoint,
 	}
+	r.setManifest(src)
 	for i, l := range layers {
 		r.Layers = append(r.Layers, l.Key)
 		r.DiffIDs = append(r.DiffIDs, src.DiffIDs[i].String())
-		// Annotations, URLs and data of a descriptor may have megabytes, and the record is in memory.
-		d := src.Layers[i]
-		r.Blobs = append(r.Blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
-		r.Size += uint64(src.Layers[i].Size)
 	}
 	for _, l := range origins {
 		r.Origins = append(r.Origins, l.Key)
@@ -324,18 +331,23 @@ func describeRecord(src *source.Image, r *imageRecord) {
 	if !src.Begin.IsZero() {
 		r.PullTook = time.Since(src.Begin)
 	}
-	if r.Removed { // the image comes back, with only the names and annotations of this pull
-		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
+	plain := r.Checkpoint != "" && src.Checkpoint == ""
+	if r.Removed { // the image comes back, with only the names, annotations and manifest of this pull
+		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned, r.Checkpoints = false, nil, nil, nil, false, nil
+		plain = true
+	}
+	if plain && src.Artifact == nil {
+		r.Checkpoint = src.Checkpoint
+		r.setManifest(src)
 	}
 	if len(src.Annotations) > 0 {
 		r.SpecAnnotations = src.Annotations
 	}
-	r.Checkpoint = cmp.Or(src.Checkpoint, r.Checkpoint)
 	if src.Tag != "" {
-		r.Tags = insert(r.Tags, src.Tag)
+		r.addName(&r.Tags, src.Tag, src.Checkpoint)
 	}
 	if src.Name != "" {
-		r.Digests = insert(r.Digests, src.Name+"@"+src.Target.String())
+		r.addName(&r.Digests, src.Name+"@"+src.Target.String(), src.Checkpoint)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,9 +44,14 @@ type imageRecord struct {
 	// Artifact is the type of an artifact, whose ID is the digest of its manifest, and whose Layers are the tree of its
 	// files and its blobs: see artifact.go. Empty: an image.
 	Artifact string `json:"artifact,omitempty"`
-	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
-	Checkpoint string               `json:"checkpoint,omitempty"`
-	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first; see artifact.go
+	// Checkpoint is the container that the image is a checkpoint of. It is that of the annotations that came with
+	// Manifest, and empty as soon as a pull has brought the image without such an annotation: anybody can publish a
+	// manifest, with any annotation, that has the configuration of somebody else's image.
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Checkpoints has those of Tags and Digests by which the image was pulled as a checkpoint, each with the container
+	// that its annotation names.
+	Checkpoints map[string]string    `json:"checkpoints,omitempty"`
+	Blobs       []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first; see artifact.go
 	// SpecAnnotations are those of the last pull that brought some.
 	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
 
@@ -131,9 +137,61 @@ var (
 // with returns a copy that a change was made to.
 func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 	c := *r
-	c.Tags, c.Digests = slices.Clone(r.Tags), slices.Clone(r.Digests)
+	c.Tags, c.Digests, c.Checkpoints = slices.Clone(r.Tags), slices.Clone(r.Digests), maps.Clone(r.Checkpoints)
 	change(&c)
 	return &c
+}
+
+// setManifest says by which manifest the record of an image is. The layers stay: they are those of the configuration.
+func (r *imageRecord) setManifest(src *source.Image) {
+	r.Manifest, r.Blobs = src.Manifest.Digest, nil
+	r.Size = uint64(len(src.RawManifest)) + uint64(len(src.RawConfig))
+	for _, d := range src.Layers {
+		// Annotations, URLs and data of a descriptor may have megabytes, and the record is in memory.
+		r.Blobs = append(r.Blobs, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+		r.Size += uint64(d.Size)
+	}
+}
+
+// addName adds a name by which the image was pulled. If it was not pulled as a checkpoint by this name, checkpoint is
+// empty.
+func (r *imageRecord) addName(list *[]string, name, checkpoint string) {
+	*list = insert(*list, name)
+	switch {
+	case checkpoint == "":
+		delete(r.Checkpoints, name)
+	case r.Checkpoints == nil:
+		r.Checkpoints = map[string]string{name: checkpoint}
+	default:
+		r.Checkpoints[name] = checkpoint
+	}
+}
+
+// checkpoint is the container that the image is a checkpoint of, for whoever asks for it by this reference; empty: it
+// is none. An ID does not say which of the image's names is meant: by its ID, the image is a checkpoint if every pull
+// has brought it as one.
+func (r *imageRecord) checkpoint(ref string) string {
+	if named, err := parseReference(ref); err == nil {
+		name := named.String()
+		if slices.Contains(r.Tags, name) || slices.Contains(r.Digests, name) {
+			return r.Checkpoints[name]
+		}
+	}
+	return r.Checkpoint
+}
+
+// current is the record as this version has it. Earlier versions did not keep by which name an image was pulled as a
+// checkpoint: it is one by all of them, until a pull says otherwise.
+func (r *imageRecord) current() *imageRecord {
+	if r.Checkpoint == "" || r.Checkpoints != nil || len(r.Tags)+len(r.Digests) == 0 {
+		return r
+	}
+	return r.with(func(c *imageRecord) {
+		c.Checkpoints = map[string]string{}
+		for _, name := range slices.Concat(r.Tags, r.Digests) {
+			c.Checkpoints[name] = r.Checkpoint
+		}
+	})
 }
 
 // needs are the keys of all layers that the image keeps.
@@ -239,7 +297,7 @@ func (s *Store) load() error {
 				}
 			}
 			r.Origins = slices.DeleteFunc(r.Origins, func(key string) bool { return s.index.layers[key] == nil })
-			s.index.put(&r)
+			s.index.put(r.current())
 			return nil
 		})
 	})

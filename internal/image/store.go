@@ -256,7 +256,8 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-// Get finds an image by tag, repo digest, ID, start of an ID, or short name (busybox).
+// Get finds an image by tag, repo digest, ID, start of an ID, or short name (busybox). Whether it is a checkpoint may
+// depend on the name.
 func (s *Store) Get(_ context.Context, refOrID string) (*model.Image, error) {
 	s.index.mu.Lock()
 	r, err := s.index.find(refOrID)
@@ -264,7 +265,11 @@ func (s *Store) Get(_ context.Context, refOrID string) (*model.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.model(r)
+	img, err := s.model(r)
+	if err == nil {
+		img.Checkpoint = r.checkpoint(refOrID)
+	}
+	return img, err
 }
 
 // model is an image with all of its configuration.

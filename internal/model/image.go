@@ -46,7 +46,9 @@ type Image struct {
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first; of an artifact the digests of its layers
 	Artifact    string   // the media type of what an artifact is; empty: an image
-	Checkpoint  string   // the name of the container that it is a checkpoint of; empty: it is none
+	// Checkpoint is the name of the container that it is a checkpoint of, by the reference that was asked for; empty: it
+	// is none.
+	Checkpoint string
 	// SpecAnnotations are PouchContainer's, of the last pull that brought some. They are shared: do not write to them.
 	SpecAnnotations map[string]string
 }

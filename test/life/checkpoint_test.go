@@ -638,6 +638,64 @@ func TestAnImageIsNoCheckpointUnlessTheNodeAllowsIt(t *testing.T) {
 	}
 }
 
+// TestAnAnnotationOfSomebodyElseStopsNoContainer: an image is published again under another name, with the annotation
+// of a checkpoint. Containers of the image are made as before, by its name and as a kubelet names it. Those of the
+// other name are refused. Seen to fail with one mark for all names of an image.
+func TestAnAnnotationOfSomebodyElseStopsNoContainer(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd has other rules for images that are checkpoints")
+	n := nodetest.Start(t, node.Options{})
+	plain, marked := node.RegistryHost+"/victim:1", node.RegistryHost+"/evil/x:1"
+	for name, more := range map[string][]registrytest.ImageOption{
+		"victim:1": nil,
+		"evil/x:1": {registrytest.Annotation("io.kubernetes.cri-o.annotations.checkpoint.name", "x")},
+	} {
+		options := append([]registrytest.ImageOption{registrytest.WithBusybox(), registrytest.Env("OF=this")}, more...)
+		img, err := registrytest.Image(options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Registry.Push(name, img); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodetest.Pull(t, n, plain)
+	nodetest.Pull(t, n, marked)
+	ids := map[string]string{}
+	for _, ref := range []string{plain, marked} {
+		status, err := n.Images.ImageStatus(nodetest.Context(t),
+			&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[ref] = status.GetImage().GetId()
+	}
+	if ids[plain] == "" || ids[plain] != ids[marked] {
+		t.Fatalf("the images are %v: this tests nothing", ids)
+	}
+	pod := nodetest.RunPod(t, n)
+	for _, when := range []string{"pulled", "berthd was restarted"} {
+		for what, spec := range map[string]*cri.ImageSpec{
+			"by its name": {Image: plain}, "by its ID": {Image: ids[plain]},
+			"as a kubelet names it": {Image: ids[plain], UserSpecifiedImage: plain},
+		} {
+			if _, err := pod.TryCreate(func(c *cri.ContainerConfig) { c.Image = spec }); err != nil {
+				t.Errorf("%s: the image %s: %v", when, what, err)
+			}
+		}
+		for what, spec := range map[string]*cri.ImageSpec{
+			"by its name": {Image: marked}, "as a kubelet names it": {Image: ids[marked], UserSpecifiedImage: marked},
+		} {
+			_, err := pod.TryCreate(func(c *cri.ContainerConfig) { c.Image = spec })
+			if status.Code(err) != codes.FailedPrecondition {
+				t.Errorf("%s: the checkpoint %s: %v", when, what, err)
+			}
+		}
+		if err := n.Restart(nodetest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTheCommandLineWritesAContainerDownAndRunsIt(t *testing.T) {
 	n := checkpointNode(t, "")
 	dir := t.TempDir()

@@ -19,13 +19,19 @@ import (
 	"berth/internal/pod/record"
 )
 
-// oneImage is an image store with one image.
+// oneImage is an image store with one image, which is another one by some names.
 type oneImage struct {
 	model.Image
-	held bool
+	named map[string]*model.Image
+	held  bool
 }
 
-func (s *oneImage) Get(context.Context, string) (*model.Image, error) { return &s.Image, nil }
+func (s *oneImage) Get(_ context.Context, name string) (*model.Image, error) {
+	if img, ok := s.named[name]; ok {
+		return img, nil
+	}
+	return &s.Image, nil
+}
 
 func (s *oneImage) AddReference(string, string) (*image.Layers, error) {
 	s.held = true
@@ -88,6 +94,31 @@ func TestAnImageThatIsACheckpointIsRestoredWhereTheNodeAllowsIt(t *testing.T) {
 	k.Settings = func() Settings { return Settings{RestoreImages: true} }
 	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsInvalidArgument(err) || !images.held {
 		t.Errorf("one without the layer that it should have, held %v: %v", images.held, err)
+	}
+}
+
+// TestAnImageIsACheckpointByTheNameThatThePodHas, where the request names it by its ID. Seen to fail with the ID alone.
+func TestAnImageIsACheckpointByTheNameThatThePodHas(t *testing.T) {
+	k := newCheckpointer(t)
+	plain, marked := model.Image{ID: "sha256:1"}, model.Image{ID: "sha256:1", Checkpoint: "web"}
+	for what, c := range map[string]struct {
+		byID, byName model.Image
+		name         string
+		want         bool
+	}{
+		"neither":                      {plain, plain, "web:1", false},
+		"both":                         {marked, marked, "web:1", true},
+		"by the name":                  {plain, marked, "web:1", true},
+		"by another name":              {marked, plain, "web:1", false},
+		"no name":                      {marked, plain, "", true},
+		"the name is another image's":  {marked, model.Image{ID: "sha256:2"}, "web:1", true},
+		"the other one's mark is none": {plain, model.Image{ID: "sha256:2", Checkpoint: "web"}, "web:1", false},
+	} {
+		k.Images = &oneImage{Image: c.byID, named: map[string]*model.Image{c.name: &c.byName}}
+		cfg := &model.ContainerConfig{Image: model.ImageSpec{Image: "sha256:1", UserSpecifiedImage: c.name}}
+		if _, _, err := k.Find(t.Context(), cfg, "c"); errdefs.IsFailedPrecondition(err) != c.want || !c.want && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

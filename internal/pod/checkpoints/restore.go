@@ -53,8 +53,11 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		re.info, err = checkpoint.ReadArchive(ctx, k.Jail, filepath.Clean(name))
 	} else {
 		var img *model.Image
-		if img, err = k.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
-			return img, nil, err
+		if img, err = k.Images.Get(ctx, name); err != nil {
+			return nil, nil, err
+		}
+		if !k.isCheckpoint(ctx, img, cfg.Image.UserSpecifiedImage) {
+			return img, nil, nil
 		}
 		if !k.Settings().RestoreImages {
 			return nil, nil, field.Wrong(
@@ -73,6 +76,17 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		err = field.Wrong(err)
 	}
 	return img, re, err
+}
+
+// isCheckpoint tells whether an image is a checkpoint. A kubelet asks for an image by its ID, beside which it says the
+// name that the pod has. The image may be a checkpoint by one of its names and not by another.
+func (k *Checkpointer) isCheckpoint(ctx context.Context, img *model.Image, name string) bool {
+	if name != "" {
+		if named, err := k.Images.Get(ctx, name); err == nil && named.ID == img.ID {
+			return named.Checkpoint != ""
+		}
+	}
+	return img.Checkpoint != ""
 }
 
 // imageOf is the image of the container that was written down.
