@@ -179,6 +179,28 @@ func (x *index) knows(n string) bool {
 	return false
 }
 
+// pulledFrom tells whether a manifest or a configuration is that of an image that was pulled from a repository, by the
+// repository's name in references to images: its mirrors are not named there. Tags do not count, since clients give
+// them to images too.
+func (x *index) pulledFrom(repository string, document digest.Digest) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	pulled := func(r *imageRecord) bool {
+		return r != nil && !r.Removed && slices.ContainsFunc(r.Digests, func(d string) bool {
+			return strings.HasPrefix(d, repository+"@")
+		})
+	}
+	if pulled(x.images[document.String()]) {
+		return true
+	}
+	for _, r := range x.images {
+		if r.Manifest == document && pulled(r) {
+			return true
+		}
+	}
+	return false
+}
+
 // keepsDocument tells whether a manifest or a configuration is that of an image other than the one of this ID. index.mu
 // is held.
 func (x *index) keepsDocument(document digest.Digest, not string) bool {

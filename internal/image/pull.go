@@ -35,7 +35,8 @@ func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model
 }
 
 // Pull pulls an image. Layers that the store has are not downloaded again, and for layers that another pull is
-// downloading it waits. A pull that fails leaves nothing.
+// downloading it waits. Manifests and configurations that the store has are read again once from each repository, so
+// that only those get an image who can read it there. A pull that fails leaves nothing.
 //
 // Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
 // cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that
@@ -94,8 +95,13 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 		src.Tag = named.Name() + ":" + tagged.Tag()
 	}
 	read := func(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
-		if data := s.db.cached(d.Digest); data != nil {
-			return data, nil
+		// Anybody can have a registry whose tag stands for the digest of somebody else's private image. So documents that
+		// the node has are used only for the repositories that they were read from. Layers need no such rule: who cannot
+		// read the documents does not know them.
+		if s.index.pulledFrom(named.Name(), d.Digest) {
+			if data := s.db.cached(d.Digest); data != nil {
+				return data, nil
+			}
 		}
 		return repo.Document(ctx, d)
 	}
