@@ -579,7 +579,7 @@ func TestWhatIsRefusedIsNotSentAgain(t *testing.T) {
 		{"token, identity token", tokens, 0, model.Auth{IdentityToken: "wrong"}, 2, 1},
 		{"token, none", tokens, 0, model.Auth{}, 2, 0},
 		{"registry token", rt.WithRegistryToken("right"), 0, model.Auth{RegistryToken: "wrong"}, 1, 1},
-		{"another's image", basic, 403, model.Auth{Username: "user", Password: "right"}, 1, 0},
+		{"another's image", basic, 403, model.Auth{Username: "user", Password: "right"}, 2, 0}, // the second for the reason
 		{"always 401", basic, 401, model.Auth{Username: "user", Password: "right"}, 1, 0},
 	} {
 		for _, byDigest := range []bool{false, true} {
@@ -637,12 +637,38 @@ func TestAPasswordOfOneLetterLeavesTheErrorWhole(t *testing.T) {
 	}
 }
 
+// TestAForbiddenImageIsPermissionDenied with the registry's reason, for which it is asked once more: the answer to a
+// HEAD has no body. Seen to fail without transport.reason.
 func TestAForbiddenImageIsPermissionDenied(t *testing.T) {
-	f := newFixture(t)
-	f.push("a:1", files("a", "b"))
-	f.reg.SetFaults(rt.Faults{Status: 403})
-	_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1"})
-	wantErr(t, err, errdefs.ErrPermissionDenied)
+	for _, c := range []struct {
+		name   string
+		faults rt.Faults
+		want   []string
+	}{
+		{"with a reason", rt.Faults{Status: 403, Message: "no access from \x1b[2J192.0.2.7"},
+			[]string{"403 Forbidden (UNKNOWN: no access from ?[2J192.0.2.7)"}},
+		{"GET is allowed", rt.Faults{Status: 403, StatusTimes: 1}, []string{"403 Forbidden"}},
+	} {
+		for _, byDigest := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, by digest %t", c.name, byDigest), func(t *testing.T) {
+				f := newFixture(t)
+				name := "a:1"
+				if img := f.push(name, files("a", "b")); byDigest {
+					name = "a@" + digestOf(t, img)
+				}
+				f.reg.SetFaults(c.faults)
+				_, err := f.Pull(context.Background(), PullRequest{Ref: host + name})
+				wantErr(t, err, errdefs.ErrPermissionDenied, c.want...)
+				var methods []string
+				for _, r := range f.reg.Requests() {
+					methods = append(methods, r.Method)
+				}
+				if !slices.Equal(methods, []string{"HEAD", "GET"}) {
+					t.Errorf("requests %v", methods)
+				}
+			})
+		}
+	}
 }
 
 func TestCredentialsForAnotherHostAreNotSent(t *testing.T) {

@@ -1,6 +1,7 @@
 package registrytest
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -16,6 +17,7 @@ type Faults struct {
 	Status      int    // this status is the answer,
 	StatusTimes int    // so many times; 0: always
 	RetryAfter  string // with this Retry-After header
+	Message     string // and this message in the body, which a HEAD does not get; empty: one that says nothing
 
 	BytesPerSecond int           // of each answer with a blob, and so of its connection; 0: no limit
 	Delay          time.Duration // before each answer with a blob
@@ -58,7 +60,7 @@ func (r *Registry) SetFaults(f Faults) {
 type fault struct {
 	down, noRange, corrupt, stall bool
 	status, bytesPerSecond        int
-	retryAfter                    string
+	retryAfter, message           string
 	limit, manifestSize           int64
 	delay                         time.Duration
 	lie                           Lie
@@ -72,7 +74,7 @@ func (f *Faults) take(req *http.Request) fault {
 	}
 	out.down = f.Down
 	if f.Status != 0 {
-		out.status, out.retryAfter = f.Status, f.RetryAfter
+		out.status, out.retryAfter, out.message = f.Status, f.RetryAfter, cmp.Or(f.Message, "made to fail")
 		if f.StatusTimes > 0 {
 			if f.StatusTimes--; f.StatusTimes == 0 {
 				f.Status = 0

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -402,7 +403,8 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		if fault.retryAfter != "" {
 			w.Header().Set("Retry-After", fault.retryAfter)
 		}
-		http.Error(w, `{"errors":[{"code":"UNKNOWN","message":"made to fail"}]}`, fault.status)
+		message, _ := json.Marshal(fault.message)
+		http.Error(w, fmt.Sprintf(`{"errors":[{"code":"UNKNOWN","message":%s}]}`, message), fault.status)
 		return
 	}
 	if !ok {

@@ -154,10 +154,19 @@ func (e *statusError) Error() string {
 	return text
 }
 
-// forbiddenError is the answer 403 to a HEAD, which has no text.
-type forbiddenError struct{ method, path, status string }
+// forbiddenError is the answer 403 to a HEAD. The host has been asked for its reason by GET, and is not asked again.
+type forbiddenError struct {
+	method, path, status string
+	said                 string // by the registry; empty: nothing
+}
 
-func (e *forbiddenError) Error() string { return fmt.Sprintf("%s %s: %s", e.method, e.path, e.status) }
+func (e *forbiddenError) Error() string {
+	text := fmt.Sprintf("%s %s: %s", e.method, e.path, e.status)
+	if e.said != "" {
+		text += " (" + e.said + ")"
+	}
+	return text
+}
 
 // tooLargeError is a document beyond the bound.
 type tooLargeError struct {

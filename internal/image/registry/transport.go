@@ -123,10 +123,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, &statusError{code: code, status: resp.Status, method: req.Method, path: req.URL.Path,
 			retryAfter: retryAfter(resp.Header, time.Now()), said: said}
 	case code == http.StatusForbidden && req.Method == http.MethodHead:
-		// The library would ask once more, by GET, for a text beside the status.
 		cancel()
 		resp.Body.Close()
-		return nil, refuse(req.Context(), &forbiddenError{method: req.Method, path: req.URL.Path, status: resp.Status})
+		return nil, refuse(req.Context(), &forbiddenError{
+			method: req.Method, path: req.URL.Path, status: resp.Status, said: t.reason(req),
+		})
 	}
 	if err := part.check(req, resp); err != nil {
 		cancel()
@@ -199,6 +200,30 @@ const (
 	maxSaid  = 16 << 10
 	timeSaid = 2 * time.Second
 )
+
+// timeReason is how long the request of reason may take. The bounds maxSaid and timeSaid hold for its answer too. It is
+// short because the pull has failed already, and its error waits.
+const timeReason = 5 * time.Second
+
+// reason asks by GET for what the answer 403 to a HEAD cannot say, since it has no body: that the registry admits only
+// some addresses, or has no access to its own keys. The library would ask for it as well, up to five times, and follow
+// redirects. This is one request to the same URL with the same authorization, and all that comes of it is a text:
+// nothing if the answer is no 403.
+func (t *transport) reason(head *http.Request) string {
+	ctx, cancel := context.WithTimeout(head.Context(), timeReason)
+	defer cancel()
+	req := asItIs(ctx, head)
+	req.Method = http.MethodGet
+	resp, err := t.of(req).RoundTrip(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		return ""
+	}
+	return serverMessage(resp, cancel)
+}
 
 // serverMessage is what a registry says beside a status, such as how many pulls it allows, in the form of the
 // distribution specification (Error Codes). Empty: nothing in this form. stop ends the connection.
