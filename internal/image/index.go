@@ -9,6 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+
+	"berth/internal/eventfeed"
+	"berth/internal/model"
 )
 
 // index is what is known in memory of images and layers, and of the work on them that is under way. mu guards all
@@ -27,6 +30,7 @@ type index struct {
 	next       uint64              // number of the next layer directory
 	busy       map[string]bool     // directories being made or removed
 	closed     bool
+	events     eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
 }
 
 func newIndex() *index {
@@ -62,8 +66,22 @@ func (x *index) take(key string) *layer {
 	return l
 }
 
-// put enters a record into the tables in place of the one of the same ID, and counts its layers. index.mu is held, or
-// the store is being opened.
+// replace enters records into the tables in place of those of the same IDs, the last one first, so that a name that is
+// in several is that of the first one. index.mu is held.
+func (x *index) replace(records ...*imageRecord) {
+	var names []string
+	for _, r := range records {
+		names = slices.Concat(names, r.listed(), x.images[r.ID].listed())
+	}
+	x.announce(names, func() {
+		for _, r := range slices.Backward(records) {
+			x.put(r)
+		}
+	})
+}
+
+// put enters a record into the tables in place of the one of the same ID, and counts its layers. It tells nobody:
+// only replace calls it, with index.mu held, and the store while it is being opened.
 func (x *index) put(r *imageRecord) {
 	old := x.images[r.ID]
 	if old != nil {
@@ -98,8 +116,10 @@ func (x *index) forgetNames(r *imageRecord) {
 // drop takes a record out of the tables. It returns the layers that nothing needs any more, for Store.removeLayers.
 // index.mu is held.
 func (x *index) drop(r *imageRecord) []*layer {
-	x.forgetNames(r)
-	delete(x.images, r.ID)
+	x.announce(r.listed(), func() {
+		x.forgetNames(r)
+		delete(x.images, r.ID)
+	})
 	var unused []*layer
 	for _, key := range r.needs() {
 		unused = append(unused, x.unref(x.layers[key])...)

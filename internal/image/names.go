@@ -64,9 +64,7 @@ func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
 		return err
 	}
 	s.index.mu.Lock()
-	for _, c := range slices.Backward(changed) {
-		s.index.put(c)
-	}
+	s.index.replace(changed...)
 	s.index.mu.Unlock()
 	for _, c := range changed {
 		s.keepLater(c.ID)

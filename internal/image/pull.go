@@ -309,9 +309,7 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 	for _, key := range r.needs() {
 		s.index.layers[key].recorded = true
 	}
-	for _, c := range slices.Backward(changed) {
-		s.index.put(c)
-	}
+	s.index.replace(changed...)
 	return r, nil
 }
 

@@ -240,6 +240,7 @@ func (s *Store) Close() error {
 	}
 	s.index.closed = true
 	s.index.mu.Unlock()
+	s.index.events.Close()
 	s.cancel(errClosed)
 	s.work.Wait()
 	return errors.Join(s.db.bolt.Close(), s.lock.Close())
@@ -339,7 +340,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	var unused []*layer
 	removed := r.with(func(c *imageRecord) { c.Removed = true })
 	if held {
-		s.index.put(removed)
+		s.index.replace(removed)
 	} else {
 		unused = s.index.drop(r)
 	}

@@ -52,3 +52,20 @@ type Image struct {
 	// SpecAnnotations are PouchContainer's, of the last pull that brought some. They are shared: do not write to them.
 	SpecAnnotations map[string]string
 }
+
+// ImageEventType says what happened to a name under which an image is listed.
+type ImageEventType string
+
+const (
+	ImageCreated ImageEventType = "created" // the name is new
+	ImageUpdated ImageEventType = "updated" // the name is now that of another image, or the image was pinned or unpinned
+	ImageDeleted ImageEventType = "deleted" // no image has the name any more
+)
+
+// ImageEvent tells that a name of an image has changed: a tag, a digest of a repository, or the ID.
+type ImageEvent struct {
+	Type    ImageEventType
+	Name    string
+	ImageID string // of the image that has the name now; empty if Type is ImageDeleted
+	At      time.Time
+}

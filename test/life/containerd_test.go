@@ -39,6 +39,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/cri/containerd"
+	"berth/internal/registrytest"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -178,6 +179,89 @@ func TestContainerdsEventsAreTold(t *testing.T) {
 			}
 			if exit, ok := want.event.(*events.TaskExit); ok && exit.ExitStatus != 3 {
 				t.Errorf("%+v", exit)
+			}
+			break
+		}
+	}
+}
+
+// TestContainerdsEventsTellOfImages: an agent that lists images once and follows these events knows each name of each
+// image. Seen to fail without the events of images.
+func TestContainerdsEventsTellOfImages(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it answers for containerd")
+	ctx, stop := context.WithCancel(kubernetes(t))
+	defer stop()
+	r, host := broken(t, n)
+	name := host + "/app"
+	req := &eventsapi.SubscribeRequest{Filters: []string{"topic~=/images/"}}
+	stream, err := eventsapi.NewEventsClient(n.Conn).Subscribe(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // until it is subscribed
+	type names struct{ digest, id string }
+	pulled := func(content string) names {
+		made := image(t, registrytest.WithFiles(map[string]string{"file": content}))
+		push(t, r, "app:1", made)
+		if err := pull(t, n, name+":1", nil); err != nil {
+			t.Fatal(err)
+		}
+		digest, err := made.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := made.ConfigName()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names{name + "@" + digest.String(), id.String()}
+	}
+	removed := func(image string) {
+		request := &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: image}}
+		if _, err := n.Images.RemoveImage(ctx, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := pulled("first")
+	second := pulled("second")
+	removed(name + ":1")
+	removed(first.id)
+	ours := map[string]bool{name + ":1": true}
+	for _, of := range []names{first, second} {
+		ours[of.digest], ours[of.id] = true, true
+	}
+	for _, want := range []string{
+		"/images/create " + name + ":1", "/images/create " + first.digest, "/images/create " + first.id,
+		"/images/update " + name + ":1", "/images/create " + second.digest, "/images/create " + second.id,
+		"/images/delete " + name + ":1", "/images/delete " + second.digest, "/images/delete " + second.id,
+		"/images/delete " + first.digest, "/images/delete " + first.id,
+	} {
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var event interface {
+				proto.Message
+				GetName() string
+			}
+			switch e.Topic {
+			case "/images/create":
+				event = &events.ImageCreate{}
+			case "/images/update":
+				event = &events.ImageUpdate{}
+			default:
+				event = &events.ImageDelete{}
+			}
+			if err := proto.Unmarshal(e.Event.Value, event); err != nil {
+				t.Fatal(err)
+			}
+			if !ours[event.GetName()] { // of another test
+				continue
+			}
+			if got := e.Topic + " " + event.GetName(); got != want || e.Namespace != "k8s.io" {
+				t.Fatalf("event %s in %s, not %s", got, e.Namespace, want)
 			}
 			break
 		}
@@ -342,7 +426,7 @@ func TestContainerdAddressIsServed(t *testing.T) {
 			}
 		}
 	}
-	toldToCtr(t, exec.CommandContext(t.Context(), ctr, "-a", socket, "events"), p)
+	toldToCtr(t, exec.CommandContext(t.Context(), ctr, "-a", socket, "events"), n, p)
 	for _, command := range []string{
 		"-n k8s.io tasks kill " + c.ID, "-n k8s.io containers label " + c.ID + " a=b", "namespaces create x",
 	} {
@@ -413,8 +497,8 @@ func TestContainerdAddressAnswersBeforeSystemdIsTold(t *testing.T) {
 	}
 }
 
-// toldToCtr runs a container in a pod while `ctr events` listens, which has to print its life.
-func toldToCtr(t *testing.T, listener *exec.Cmd, p *nodetest.Pod) {
+// toldToCtr pulls an image and runs a container in a pod while `ctr events` listens, which has to print both.
+func toldToCtr(t *testing.T, listener *exec.Cmd, n *node.Node, p *nodetest.Pod) {
 	t.Helper()
 	out, err := listener.StdoutPipe()
 	if err != nil {
@@ -437,8 +521,24 @@ func toldToCtr(t *testing.T, listener *exec.Cmd, p *nodetest.Pod) {
 		_ = listener.Wait() // killed
 	}()
 	time.Sleep(time.Second) // until it is subscribed
-	c := p.Run(nodetest.Sh("exit 5"))
+	r, host := broken(t, n)
+	push(t, r, "told:1", image(t))
+	if err := pull(t, n, host+"/told:1", nil); err != nil {
+		t.Fatal(err)
+	}
 	deadline := time.After(20 * time.Second)
+	for found := false; !found; {
+		select {
+		case line := <-lines:
+			found = strings.Contains(line, "/images/create") && strings.Contains(line, host+"/told:1")
+			if found && (!strings.Contains(line, "io.cri-containerd.image") || !strings.Contains(line, " k8s.io ")) {
+				t.Errorf("ctr events: %s", line)
+			}
+		case <-deadline:
+			t.Fatalf("ctr events has no /images/create of %s", host)
+		}
+	}
+	c := p.Run(nodetest.Sh("exit 5"))
 	for _, want := range []string{"/containers/create", "/tasks/start", "/tasks/exit"} {
 		for found := false; !found; {
 			select {

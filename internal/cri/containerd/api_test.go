@@ -353,3 +353,51 @@ func TestEventsAreContainerds(t *testing.T) {
 	_, err = stream.Recv()
 	wantCode(t, "the end", err, codes.Unavailable)
 }
+
+// TestEventsOfImagesAreContainerds: the names are those of a list of images, and the labels are those of the image.
+func TestEventsOfImagesAreContainerds(t *testing.T) {
+	f := newFake()
+	_, conn, ctx := serve(t, f)
+	stream, err := eventsapi.NewEventsClient(conn).Subscribe(ctx, &eventsapi.SubscribeRequest{Filters: []string{
+		`topic~="/images/",event.name~=nginx`,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tag = "docker.io/library/nginx:1"
+	for _, e := range []model.ImageEvent{
+		{Type: model.ImageCreated, Name: tag, ImageID: "sha256:id", At: began},
+		{Type: model.ImageCreated, Name: "docker.io/library/other:1", ImageID: "sha256:id", At: began},
+		{Type: model.ImageUpdated, Name: tag, ImageID: "sha256:gone", At: began.Add(1)},
+		{Type: model.ImageDeleted, Name: tag, At: began.Add(2)},
+	} {
+		f.named <- e
+	}
+	managed := map[string]string{managedLabel: "managed"}
+	pinned := map[string]string{managedLabel: "managed", pinnedLabel: "pinned"}
+	for i, want := range []struct {
+		topic string
+		event proto.Message
+	}{
+		{"/images/create", &events.ImageCreate{Name: tag, Labels: pinned}},
+		{"/images/update", &events.ImageUpdate{Name: tag, Labels: managed}},
+		{"/images/delete", &events.ImageDelete{Name: tag}},
+	} {
+		e, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := want.event.ProtoReflect().New().Interface()
+		if err := proto.Unmarshal(e.Event.Value, got); err != nil {
+			t.Fatal(err)
+		}
+		name := string(want.event.ProtoReflect().Descriptor().FullName())
+		if e.Topic != want.topic || e.Namespace != namespace || e.Event.TypeUrl != name ||
+			!e.Timestamp.AsTime().Equal(began.Add(time.Duration(i))) || !proto.Equal(got, want.event) {
+			t.Errorf("%v, not %s %v", e, want.topic, want.event)
+		}
+	}
+	close(f.named) // as for a reader that is too far behind
+	_, err = stream.Recv()
+	wantCode(t, "the end", err, codes.Unavailable)
+}

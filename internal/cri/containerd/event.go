@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/containerd/api/events"
 	api "github.com/containerd/containerd/api/services/events/v1"
@@ -27,8 +28,8 @@ type event interface {
 	filters.Adaptor
 }
 
-// Subscribe follows what happens to containers and sandboxes until the client has seen enough. One that is far behind
-// gets an error: it comes back and lists.
+// Subscribe follows what happens to containers, sandboxes and images until the client has seen enough. One that is far
+// behind gets an error: it comes back and lists. Events of images come in their order, and so do all others.
 func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_SubscribeServer) error {
 	filter, err := filters.ParseAll(req.Filters...)
 	if err != nil {
@@ -36,18 +37,35 @@ func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_Su
 	}
 	ctx, stop := context.WithCancel(stream.Context())
 	defer stop()
-	for e := range s.api.Runtime.Subscribe(ctx) {
-		for _, what := range s.translate(ctx, &e) {
-			if !filter.Match(what) {
+	send := func(what []topical, at time.Time) error {
+		for _, one := range what {
+			if !filter.Match(one) {
 				continue
 			}
-			envelope, err := what.envelope(&e)
+			envelope, err := one.envelope(at)
 			if err != nil {
 				return err
 			}
 			if err := stream.Send(envelope); err != nil {
 				return err
 			}
+		}
+		return nil
+	}
+	pods, images := s.api.Runtime.Subscribe(ctx), s.api.Images.Subscribe(ctx)
+	for open := true; open; {
+		select {
+		case e, ok := <-pods:
+			if open = ok; ok {
+				err = send(s.translate(ctx, &e), e.At)
+			}
+		case e, ok := <-images:
+			if open = ok; ok {
+				err = send(s.translateImage(ctx, &e), e.At)
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if ctx.Err() != nil {
@@ -70,13 +88,13 @@ func (t topical) Field(path []string) (string, bool) {
 	return fields{"topic": t.topic, "namespace": namespace}.Field(path)
 }
 
-func (t topical) envelope(e *model.ContainerEvent) (*types.Envelope, error) {
+func (t topical) envelope(at time.Time) (*types.Envelope, error) {
 	data, err := proto.Marshal(t.event)
 	if err != nil {
 		return nil, fmt.Errorf("event %s: %w", t.topic, err)
 	}
 	return &types.Envelope{
-		Timestamp: timestamppb.New(e.At), Namespace: namespace, Topic: t.topic,
+		Timestamp: timestamppb.New(at), Namespace: namespace, Topic: t.topic,
 		Event: &anypb.Any{TypeUrl: string(t.event.ProtoReflect().Descriptor().FullName()), Value: data},
 	}, nil
 }
@@ -117,6 +135,22 @@ func (s *eventService) translate(ctx context.Context, e *model.ContainerEvent) [
 		return out
 	case model.EventDeleted:
 		return []topical{{"/containers/delete", &events.ContainerDelete{ID: id}}}
+	}
+	return nil
+}
+
+// translateImage is what containerd would say. The labels are those that the image has when the event is sent: an agent
+// that gets the event late learns no more from labels that have changed since.
+func (s *eventService) translateImage(ctx context.Context, e *model.ImageEvent) []topical {
+	switch e.Type {
+	case model.ImageCreated:
+		labels := imageLabels(s.api.image(ctx, e.ImageID))
+		return []topical{{"/images/create", &events.ImageCreate{Name: e.Name, Labels: labels}}}
+	case model.ImageUpdated:
+		labels := imageLabels(s.api.image(ctx, e.ImageID))
+		return []topical{{"/images/update", &events.ImageUpdate{Name: e.Name, Labels: labels}}}
+	case model.ImageDeleted:
+		return []topical{{"/images/delete", &events.ImageDelete{Name: e.Name}}}
 	}
 	return nil
 }

@@ -30,6 +30,7 @@ type fake struct {
 	acts       []string // on cgroups
 	specs      int      // how many were read
 	events     chan model.ContainerEvent
+	named      chan model.ImageEvent
 	figures    *model.CgroupFigures // of every cgroup
 }
 
@@ -112,7 +113,12 @@ func (f *fake) act(what string) error {
 }
 
 // images is a store of one image.
-type images struct{ image *model.Image }
+type images struct {
+	image  *model.Image
+	events chan model.ImageEvent
+}
+
+func (i images) Subscribe(context.Context) <-chan model.ImageEvent { return i.events }
 
 func (i images) Get(_ context.Context, ref string) (*model.Image, error) {
 	if i.image.ID != ref && !slices.Contains(i.image.RepoTags, ref) {
@@ -150,7 +156,7 @@ func newFake() *fake {
 		}
 	}
 	return &fake{
-		events: make(chan model.ContainerEvent, 16),
+		events: make(chan model.ContainerEvent, 16), named: make(chan model.ImageEvent, 16),
 		sandboxes: map[string]*model.SandboxStatus{
 			"sandbox": {ID: "sandbox", Config: pod, State: model.SandboxReady, CreatedAt: began, NetNS: "/run/netns/x"},
 			"over":    {ID: "over", Config: pod, State: model.SandboxNotReady, CreatedAt: began},
@@ -172,7 +178,7 @@ func newFake() *fake {
 // serve answers for a domain, and returns a connection and a context of calls in the CRI's namespace.
 func serve(t *testing.T, f *fake) (*API, *grpc.ClientConn, context.Context) {
 	t.Helper()
-	a := New(Deps{Runtime: f, Version: "0.1.0", UUID: "u", Images: images{&model.Image{
+	a := New(Deps{Runtime: f, Version: "0.1.0", UUID: "u", Images: images{events: f.named, image: &model.Image{
 		ID: "sha256:id", Manifest: "sha256:m", RepoTags: []string{"docker.io/library/nginx:1"}, Pinned: true,
 		RepoDigests: []string{"docker.io/library/nginx@sha256:m"},
 		Config:      ocispec.ImageConfig{Labels: map[string]string{"vendor": "nginx", "owner": "image"}},

@@ -16,7 +16,7 @@ import (
 	"berth/internal/model"
 )
 
-// imageLabels are those that containerd's CRI plugin gives to an image. Pinned images have one more.
+// Labels that containerd's CRI plugin gives to an image. Pinned images have one more.
 const (
 	managedLabel = "io.cri-containerd.image"
 	pinnedLabel  = "io.cri-containerd.pinned"
@@ -77,17 +77,22 @@ func imageRefs(image *model.Image) []string {
 	return append(slices.Concat(image.RepoTags, image.RepoDigests), image.ID)
 }
 
-func (s *imageService) describe(image *model.Image, name string) *api.Image {
+// imageLabels are the labels of an image; nil: it is gone.
+func imageLabels(image *model.Image) map[string]string {
 	labels := map[string]string{managedLabel: "managed"}
-	if image.Pinned {
+	if image != nil && image.Pinned {
 		labels[pinnedLabel] = "pinned"
 	}
+	return labels
+}
+
+func (s *imageService) describe(image *model.Image, name string) *api.Image {
 	target := &types.Descriptor{Digest: image.Manifest, MediaType: ocispec.MediaTypeImageManifest}
 	if data, err := s.api.Images.Document(image.Manifest); err == nil {
 		target.Size = int64(len(data))
 		target.MediaType = mediaType(data, target.MediaType)
 	}
-	return &api.Image{Name: name, Labels: labels, Target: target}
+	return &api.Image{Name: name, Labels: imageLabels(image), Target: target}
 }
 
 // mediaType is what a manifest says of itself. Those of OCI need not.

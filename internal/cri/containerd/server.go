@@ -58,6 +58,9 @@ type Images interface {
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound
 	List(ctx context.Context) ([]*model.Image, error)
 	Document(digest string) ([]byte, error) // a manifest or a configuration
+	// Subscribe follows the names of images until ctx ends. The channel is closed earlier when the reader is too far
+	// behind.
+	Subscribe(ctx context.Context) <-chan model.ImageEvent
 }
 
 // Deps are the parts of berthd that this API calls. All fields are required but Log.
