@@ -41,12 +41,37 @@ func (s *Store) Collect(ctx context.Context) error {
 	// A start does not wait for a snapshotter.
 	s.remote.collecting.Store(true)
 	defer s.remote.collecting.Store(false)
+	s.keepLost()
 	err := s.dropRemoved()
 	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	return err
+}
+
+// keepLost gives up lost images that nobody wanted to refer to, and notes that the layers of the others stay.
+func (s *Store) keepLost() {
+	s.index.mu.Lock()
+	for id, r := range s.index.lost {
+		if r.wanted {
+			continue
+		}
+		delete(s.index.lost, id)
+		for _, key := range r.Layers {
+			if l := s.index.layers[key]; l != nil {
+				l.refs--
+			}
+		}
+	}
+	wanted := len(s.index.lost) > 0
+	s.index.mu.Unlock()
+	if boot, err := s.db.keepsFor(); !wanted || err == nil && boot != "" {
+		return
+	}
+	if err := s.db.keepLayers(); err != nil {
+		s.log.Warn("layers of lost images may be kept for longer than this boot", "error", err)
+	}
 }
 
 // collectLayers removes unneeded layers, but those that were complete when a pull died and are not older than age: the
@@ -123,6 +148,12 @@ func (s *Store) purge() error {
 	}
 	for key := range s.index.layers {
 		keep[key] = true
+	}
+	for id, r := range s.index.lost {
+		keep[id], keep[string(r.Manifest)] = true, true
+		for _, key := range r.Layers {
+			keep[key] = true
+		}
 	}
 	s.index.mu.Unlock()
 	type stale struct{ bucket, key []byte }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -109,17 +111,34 @@ func (d *database) forget(r *imageRecord, unused []*layer) error {
 	})
 }
 
+// keepsFor is the boot in which no layer is removed that no record knows; empty: there is none.
+func (d *database) keepsFor() (boot string, err error) {
+	data, err := os.ReadFile(filepath.Join(d.root, keepFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(data), err
+}
+
+// keepLayers has layers that no record knows stay until another boot.
+func (d *database) keepLayers() error {
+	return disk.WriteFile(filepath.Join(d.root, keepFile), []byte(d.boot), 0o600)
+}
+
 // keepsLayers tells whether layers that no record knows have to stay.
 func (d *database) keepsLayers() bool {
-	path := filepath.Join(d.root, keepFile)
-	boot, err := os.ReadFile(path)
+	boot, err := d.keepsFor()
 	if err != nil {
-		return false
-	}
-	if string(boot) == d.boot {
+		d.log.Warn("layers that nobody needs stay", "error", err)
 		return true
 	}
-	if err := os.Remove(path); err != nil {
+	if boot == d.boot {
+		return true
+	}
+	if boot == "" {
+		return false
+	}
+	if err := os.Remove(filepath.Join(d.root, keepFile)); err != nil {
 		d.log.Warn("layers that nobody needs stay", "error", err)
 	}
 	return false

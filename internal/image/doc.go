@@ -13,7 +13,7 @@
 //
 //	images.db                records of images and layers, manifests, configurations (bbolt)
 //	records/<id>/image.json  the record of an image again, for a new images.db if the old one is damaged
-//	keep-layers              the boot in which no unknown layer is removed, because images.db was lost
+//	keep-layers              the boot in which no unknown layer is removed, because images.db or a layer was lost
 //	layers/<n>/fs            a layer's directory
 //	layers/<n>/layer.json    written when fs is complete: without it, and without a record, the directory is a leftover
 //	layers/<n>/synced        there once fs and layer.json have been synced to the disk

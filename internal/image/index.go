@@ -27,8 +27,9 @@ type index struct {
 	// end.
 	variants   map[string]chan struct{}
 	references map[string][]string // holder to image IDs
-	next       uint64              // number of the next layer directory
-	busy       map[string]bool     // directories being made or removed
+	lost       map[string]*lostImage
+	next       uint64          // number of the next layer directory
+	busy       map[string]bool // directories being made or removed
 	closed     bool
 	events     eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
 }
@@ -37,7 +38,7 @@ func newIndex() *index {
 	return &index{
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
 		jobs: map[jobKey]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1,
-		busy: map[string]bool{},
+		busy: map[string]bool{}, lost: map[string]*lostImage{},
 	}
 }
 
@@ -48,6 +49,14 @@ type layer struct {
 	refs     int  // images and pulls that need it
 	recorded bool // in the database
 	adopted  bool // found complete after a crash, needed by nobody yet
+}
+
+// lostImage is an image of which Open has found only some of the layers. If a container wants it, the container may run
+// with these as lower directories, so they stay for the rest of the boot, with the image's record. The next start of
+// berthd finds the record and does the same, until keep-layers says that the image was lost in an earlier boot.
+type lostImage struct {
+	*imageRecord
+	wanted bool // a holder wanted to refer to it. Guarded by index.mu
 }
 
 func parseNumber(n string) (uint64, bool) {

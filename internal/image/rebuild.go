@@ -84,7 +84,7 @@ func (s *Store) mend() {
 		s.log.Warn("list the files of images", "error", err)
 	}
 	for _, e := range entries {
-		if id := wholeID(e.Name()); s.index.images[id] == nil {
+		if id := wholeID(e.Name()); s.index.images[id] == nil && s.index.lost[id] == nil {
 			s.db.dropImage(id)
 		}
 	}
@@ -288,5 +288,5 @@ func (d *database) rebuild(quiet bool) error {
 	}
 	// Images that are not known to be lost may be lost, too: an earlier version of Berth has written none of these
 	// files.
-	return os.WriteFile(filepath.Join(d.root, keepFile), []byte(d.boot), 0o600)
+	return d.keepLayers()
 }

@@ -263,8 +263,10 @@ func putImage(tx *bolt.Tx, r *imageRecord) error {
 	return put(tx, bucketImages, r.ID, whole)
 }
 
-// load fills the store's tables from what is on disk. What is not believed is left out, and collected later.
+// load fills the store's tables from what is on disk. What is not believed is left out, and collected later. A layer
+// whose directory cannot be looked at is an error: it may be a lower directory of containers that run.
 func (s *Store) load() error {
+	unsynced := map[string]bool{} // keys of layers that an earlier boot has not synced
 	err := s.db.view(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
 			var f layerFile
@@ -274,9 +276,16 @@ func (s *Store) load() error {
 				s.log.Warn("layer record does not parse", "layer", string(k), "error", err)
 				return nil
 			}
-			if _, err := os.Lstat(s.dirs.fs(r.N)); err != nil || r.Boot != "" && r.Boot != s.boot {
+			if r.Boot != "" && r.Boot != s.boot {
+				s.log.Warn("layer was lost", "layer", r.Key)
+				unsynced[r.Key] = true
+				return nil
+			}
+			if _, err := os.Lstat(s.dirs.fs(r.N)); errors.Is(err, os.ErrNotExist) {
 				s.log.Warn("layer was lost", "layer", r.Key)
 				return nil
+			} else if err != nil {
+				return fmt.Errorf("layer %s: %w", r.Key, err)
 			}
 			s.index.layers[r.Key] = &layer{layerRecord: r, recorded: true}
 			return nil
@@ -293,6 +302,9 @@ func (s *Store) load() error {
 			for _, key := range r.Layers {
 				if s.index.layers[key] == nil {
 					s.log.Warn("image was lost: it must be pulled again", "image_id", r.ID, "layer", key)
+					if !slices.ContainsFunc(r.Layers, func(key string) bool { return unsynced[key] }) {
+						s.hold(&r)
+					}
 					return nil
 				}
 			}
@@ -305,6 +317,24 @@ func (s *Store) load() error {
 		return err
 	}
 	return s.adopt()
+}
+
+// hold keeps the layers that a lost image still has, and its record, until Collect: see lostImage.
+func (s *Store) hold(r *imageRecord) {
+	// The file of an image goes before the directories of its layers: such an image was being removed.
+	if _, err := os.Lstat(s.db.files.Path(imageFileID(r.ID))); errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	// It was lost in an earlier boot, and no container of this one has its layers mounted.
+	if boot, err := s.db.keepsFor(); err == nil && boot != "" && boot != s.boot {
+		return
+	}
+	s.index.lost[r.ID] = &lostImage{imageRecord: r}
+	for _, key := range r.Layers {
+		if l := s.index.layers[key]; l != nil {
+			l.refs++
+		}
+	}
 }
 
 // adopt takes in layers that were complete when the process died in the middle of a pull: the next pull needs them.
@@ -335,6 +365,11 @@ func (s *Store) adopt() error {
 		}
 		if strings.HasPrefix(r.Key, chainKey) || strings.HasPrefix(r.Key, filesKey) {
 			continue // cheap to make again
+		}
+		if _, err := os.Lstat(s.dirs.fs(n)); errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("layer %s: %w", r.Key, err)
 		}
 		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true}
 	}

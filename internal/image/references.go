@@ -9,13 +9,17 @@ import (
 
 // AddReference keeps an image's layers until Release of the same holder, also when the image is removed. A holder may
 // refer to several images. References live in memory: after a start of berthd, each container that needs layers has to
-// refer to them again before Collect, which removes the layers without a reference.
+// refer to them again before Collect, which removes the layers without a reference. An image that has lost one of its
+// layers is NotFound, but Collect keeps the others.
 func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 	id := wholeID(imageID)
 	r := s.index.images[id]
 	if r == nil {
+		if l := s.index.lost[id]; l != nil {
+			l.wanted = true
+		}
 		return nil, unknownImage(imageID)
 	}
 	if !slices.Contains(s.index.references[holder], id) {

@@ -73,6 +73,8 @@ type Recovery struct {
 	// Unfinished is what Reconcile could not bring to its end, and what can wait until berthd serves. Each is to be called
 	// in a goroutine of its own, once the keeper's events are followed, and returns when it is done or Ctx has ended.
 	Unfinished []func()
+
+	withoutImage map[string]string // containers to images of theirs that the store does not know
 }
 
 // Reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any
@@ -119,10 +121,35 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 	rc.removeStrayState(points)
 	rc.Cgroups.Reconcile(brokenPods)
 	rc.reconcileNetwork(ctx, rc.networkPods())
+	rc.collectImages(ctx)
+	return nil
+}
+
+// collectImages removes image layers that nobody needs. If a container that has not ended has an image that the store
+// does not know, its layers are unknown too, and any layer that seems to be unused may be one of them: then this start
+// removes none.
+func (rc *Recovery) collectImages(ctx context.Context) {
+	for _, c := range rc.Index.Containers() {
+		if image := rc.withoutImage[c.ID()]; image != "" && c.Record().Phase != record.ContainerExited {
+			rc.Log.Error("image layers are not collected: a container that has not ended has an image that was lost",
+				"container_id", c.ID(), "image_id", image)
+			return
+		}
+	}
 	if err := rc.Images.Collect(ctx); err != nil {
 		rc.Log.Error("collect image layers that nobody needs", "error", err)
 	}
-	return nil
+}
+
+// refer adds a reference of a container to an image, and notes an image that the store does not know.
+func (rc *Recovery) refer(id, image, noun string) {
+	if _, err := rc.Images.AddReference(image, id); err != nil {
+		rc.Log.Warn("add a reference to the image of a "+noun, "container_id", id, "image_id", image, "error", err)
+		if rc.withoutImage == nil {
+			rc.withoutImage = map[string]string{}
+		}
+		rc.withoutImage[id] = image
+	}
 }
 
 // withoutRecord returns the pods and containers that have no record which can be read: those whose records are broken,
@@ -241,12 +268,9 @@ func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", r.SandboxID)})
 			continue
 		}
-		if _, err := rc.Images.AddReference(r.ImageID, id); err != nil {
-			rc.Log.Warn("add a reference to the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
-		}
+		rc.refer(id, r.ImageID, "container")
 		for _, volume := range r.VolumeImages {
-			_, err := rc.Images.AddReference(volume, id)
-			rc.logFailure("add a reference to the image of a volume", containerID(id), err)
+			rc.refer(id, volume, "volume")
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {

@@ -5,12 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/model"
+	"berth/internal/pod/index"
+	"berth/internal/pod/record"
 )
 
 // statusKeeper tells one answer after the other.
@@ -53,6 +58,47 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 			}
 			if status == nil && c.want != "" || status != nil && status.State != c.want {
 				t.Errorf("status %+v, want %q", status, c.want)
+			}
+		})
+	}
+}
+
+// noImages is a store that has lost its images.
+type noImages struct{ collected bool }
+
+func (s *noImages) AddReference(image, _ string) (*image.Layers, error) {
+	return nil, errdefs.ErrNotFound
+}
+
+func (s *noImages) Collect(context.Context) error {
+	s.collected = true
+	return nil
+}
+
+// TestLayersStayWhileAContainerHasAnImageThatIsLost: its layers are not known, and may be those that nobody seems to
+// need. An ended container needs none. It was seen to fail where the failed reference is no more than a warning.
+func TestLayersStayWhileAContainerHasAnImageThatIsLost(t *testing.T) {
+	for phase, collects := range map[record.ContainerPhase]bool{
+		record.ContainerRunning: false, record.ContainerCreated: false, record.ContainerExited: true,
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			log, dir, store := slog.New(slog.DiscardHandler), t.TempDir(), &noImages{}
+			dirOf := func(string) string { return dir }
+			rc := &Recovery{Index: index.New(), Images: store, Log: log,
+				Containers: record.NewContainers(filepath.Join(dir, "containers"), log)}
+			pod := record.NewSandboxes(filepath.Join(dir, "pods"), dirOf, log).New("pod",
+				record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}})
+			rc.Index.AdoptSandbox(index.NewSandbox(pod))
+			c := record.Container{ID: "c", SandboxID: "pod", ImageID: "sha256:lost", Config: &model.ContainerConfig{}}
+			err := rc.Containers.New("c", c).Update(record.Repair, func(r *record.Container) { r.Phase = phase })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := rc.loadContainers(); err != nil {
+				t.Fatal(err)
+			}
+			if rc.collectImages(t.Context()); store.collected != collects {
+				t.Errorf("layers are collected: %v", store.collected)
 			}
 		})
 	}
