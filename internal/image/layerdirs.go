@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"berth/internal/dirtree"
+	"berth/internal/disk"
 )
 
 // layerDirs is the directory that has a directory for each layer. A caller that makes or removes the directory of a
@@ -64,6 +65,9 @@ func (d *layerDirs) recorded() (found map[string]layerRecord, unread []error, er
 		f, err := readLayerRecord(d.home(e.Name()))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // its pull has not ended
+		}
+		if disk.Short(err) {
+			return nil, nil, err
 		}
 		if err != nil {
 			unread = append(unread, err)

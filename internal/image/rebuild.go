@@ -34,7 +34,7 @@ type imageFile struct {
 const keepFile = "keep-layers"
 
 func imageFiles(root string) state.Records {
-	return state.Records{Dir: filepath.Join(root, "records"), File: "image.json"}
+	return state.Records{Dir: filepath.Join(root, "records"), File: "image.json", Replaceable: true}
 }
 
 func imageFileID(id string) string { return strings.TrimPrefix(id, "sha256:") }
@@ -104,6 +104,9 @@ func (d *database) openChecked() (err error) {
 	if statErr == nil {
 		lastLost, why = pages.Check(path)
 	}
+	if disk.Short(why) {
+		return why
+	}
 	if why == nil {
 		if d.bolt, err = openRecords(path); err != nil {
 			return err
@@ -141,10 +144,18 @@ func (d *database) openChecked() (err error) {
 			return err
 		}
 	}
-	if d.bolt, err = openRecords(path); err != nil {
+	// The new database gets its name when all is in it: a start that fails or is killed before is made up for by the next.
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return d.rebuild(false)
+	if d.bolt, err = openRecords(fresh); err != nil {
+		return err
+	}
+	if err := d.rebuild(false); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
 }
 
 // checkRecords reads all records. The pages that hold them are whole, but not each byte in these is covered by that.

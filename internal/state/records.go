@@ -24,6 +24,9 @@ import (
 type Records struct {
 	Dir  string // absolute
 	File string // the record's name in each object's directory
+	// Replaceable says that what the records hold can be had again, or done without: Load reports a record that the disk
+	// does not return as Broken, as one that is damaged.
+	Replaceable bool
 }
 
 // Path is an object's directory.
@@ -69,8 +72,11 @@ func (r Records) LoadFile(id, name string, v any) error {
 // of berthd decodes the records of all pods and containers.
 func Decode(data []byte, v any) error { return jsonv1.Unmarshal(data, v) }
 
+// readFile is a variable for tests.
+var readFile = os.ReadFile
+
 func read(path string, v any) (isCopy bool, err error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
 		return false, err
 	}
@@ -182,8 +188,9 @@ type Spared struct {
 }
 
 // Load reads every record. make returns what the record of an ID is unmarshalled into, and is called for one after
-// another. A record of a newer berthd
-// is an error, a FormatError, and nothing may be changed then.
+// another. A record of a newer berthd is an error, a FormatError. A record of which no file could be read, for a reason
+// that says nothing of its content (disk.Unread), is an error too, unless the records are Replaceable. Nothing may be
+// changed after an error: a disk that fails returns no record at all, and no pod may be ended because of that.
 func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -236,17 +243,22 @@ func (r Records) load(id string, make func() any) (*Broken, *Spared, error) {
 		return nil, nil, nil
 	}
 	var newer *FormatError
-	if errors.As(err, &newer) {
+	if errors.As(err, &newer) || disk.Short(err) { // the second file may be older
 		return nil, nil, err
 	}
 	isCopy, spareErr := read(path+spare, make())
 	switch {
-	case errors.As(spareErr, &newer):
+	case errors.As(spareErr, &newer) || disk.Short(spareErr):
 		return nil, nil, spareErr
 	case spareErr == nil:
 		return nil, &Spared{ID: id, Err: err, Older: !isCopy}, nil
 	case !errors.Is(spareErr, os.ErrNotExist):
 		err = errors.Join(err, spareErr)
+	}
+	if disk.Unread(err) && !r.Replaceable {
+		const advice = "the log of the kernel says why: dmesg --level=err"
+		return nil, nil, fmt.Errorf("the record of %s cannot be read, which does not say that it is damaged: %w (%s)",
+			id, err, advice)
 	}
 	return &Broken{ID: id, Err: err}, nil, nil
 }

@@ -60,6 +60,84 @@ func TestATornOrMissingRecordIsReported(t *testing.T) {
 	}
 }
 
+// failing is a file whose reads fail with EIO: it is the memory of this process at address 0.
+const failing = "/proc/self/mem"
+
+// TestARecordThatCannotBeReadIsNotBroken: a disk that fails says nothing of the records on it, and neither does a
+// process that has no descriptor left. What is Replaceable may be lost to a disk, but not to such a process. It was
+// seen to fail where each error of a read was taken for damage.
+func TestARecordThatCannotBeReadIsNotBroken(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		replaceable   bool
+		first, second error // of reading the file; nil: it is damaged
+		whole         bool  // the second file is whole
+		want          error // nil: it is Broken, or Spared
+	}{
+		{name: "EIO on both", first: unix.EIO, second: unix.EIO, want: unix.EIO},
+		{name: "EIO on the first, the second is damaged", first: unix.EIO, want: unix.EIO},
+		{name: "the first is damaged, EIO on the second", second: unix.EIO, want: unix.EIO},
+		{name: "EIO on the first, the second is whole", first: unix.EIO, whole: true},
+		{name: "no descriptor for the first, the second is whole", first: unix.EMFILE, whole: true, want: unix.EMFILE},
+		{name: "the first is damaged, no descriptor for the second", second: unix.ENFILE, want: unix.ENFILE},
+		{name: "no memory", first: unix.ENOMEM, second: unix.ENOMEM, want: unix.ENOMEM},
+		{name: "interrupted", first: unix.EINTR, second: unix.EINTR, want: unix.EINTR},
+		{name: "both are damaged"},
+		{name: "the file system says that both are", first: unix.EBADMSG, second: unix.EUCLEAN},
+		{name: "EIO on both, and replaceable", replaceable: true, first: unix.EIO, second: unix.EIO},
+		{name: "no descriptor, and replaceable", replaceable: true, first: unix.EMFILE, second: unix.EMFILE,
+			want: unix.EMFILE},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := Records{Dir: t.TempDir(), File: "thing.json", Replaceable: c.replaceable}
+			if err := r.SaveTwice("a", thing{1}); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(r.Path("a"), r.File)
+			fails := map[string]error{path: c.first, path + spare: c.second}
+			for file, err := range fails {
+				if err == nil && (file == path || !c.whole) {
+					if err := os.WriteFile(file, []byte("spoilt"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			defer func() { readFile = os.ReadFile }()
+			readFile = func(file string) ([]byte, error) {
+				if err := fails[file]; err != nil {
+					return nil, &os.PathError{Op: "read", Path: file, Err: err}
+				}
+				return os.ReadFile(file)
+			}
+			broken, spared, err := r.Load(func(string) any { return &thing{} })
+			told := len(broken)+len(spared) == 1 && c.whole == (len(spared) == 1)
+			if !errors.Is(err, c.want) || err == nil && !told || err != nil && len(broken)+len(spared) > 0 {
+				t.Errorf("broken %v, spared %v, error %v", broken, spared, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), path) {
+				t.Errorf("the error does not name the file: %v", err)
+			}
+		})
+	}
+}
+
+// TestAFailingDiskIsToldFromADamagedFile with a file that the kernel itself fails to read.
+func TestAFailingDiskIsToldFromADamagedFile(t *testing.T) {
+	r := Records{Dir: t.TempDir(), File: "thing.json"}
+	if err := r.SaveTwice("a", thing{1}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(r.Path("a"), r.File)
+	for _, file := range []string{path, path + spare} {
+		if err := errors.Join(os.Remove(file), os.Symlink(failing, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if broken, _, err := r.Load(func(string) any { return &thing{} }); !errors.Is(err, unix.EIO) {
+		t.Errorf("%v, %v", broken, err)
+	}
+}
+
 type named struct{ Name string }
 
 func TestARecordHasTwoFilesForAllItsVersions(t *testing.T) {

@@ -89,7 +89,8 @@ func CheckName(name string) error {
 
 // Open reads the volumes of a directory, and removes those whose making did not come to its end.
 func Open(cfg Config) (*Store, error) {
-	s := &Store{cfg: cfg, records: state.Records{Dir: cfg.Dir, File: recordFile}, volumes: map[string]*volume{}}
+	records := state.Records{Dir: cfg.Dir, File: recordFile, Replaceable: true}
+	s := &Store{cfg: cfg, records: records, volumes: map[string]*volume{}}
 	// Volumes hold whatever containers write, setuid programs included: nobody but root may reach them
 	// but through a mount.
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
