@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -692,6 +693,46 @@ func TestRecordsOutliveTheManager(t *testing.T) {
 	if len(entries) != 0 {
 		t.Errorf("records are left: %v", entries)
 	}
+}
+
+// TestARecordThatTheDiskDoesNotReturnKeepsItsDevices: there is no manager without it, so nobody gets them, and the
+// record stays. It was seen to fail where such a record was removed as a damaged one.
+func TestARecordThatTheDiskDoesNotReturnKeepsItsDevices(t *testing.T) {
+	m := start(t)
+	plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a")...)
+	allocate(t, m, want("p", "c", ask("c", 1)))
+	again := func() (*Manager, error) {
+		return New(Config{Dir: t.TempDir(), Root: m.cfg.Root, Server: grpc.NewServer(), Log: m.log, Grace: time.Minute,
+			Timeout: 20 * time.Second})
+	}
+	dir := filepath.Join(m.cfg.Root, "devices", "p")
+	for _, name := range []string{"allocation.json", "allocation.json.spare"} {
+		path := filepath.Join(dir, name)
+		if err := os.Rename(path, path+".aside"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/proc/self/mem", path); err != nil { // whose reads fail with EIO
+			t.Fatal(err)
+		}
+	}
+	if next, err := again(); !errors.Is(err, unix.EIO) {
+		if err == nil {
+			next.Close()
+		}
+		t.Errorf("a manager without the record: %v", err)
+	}
+	for _, name := range []string{"allocation.json", "allocation.json.spare"} {
+		path := filepath.Join(dir, name)
+		if err := os.Rename(path+".aside", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := again()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	wantShown(t, next, "a- p/c")
 }
 
 func TestAContainerThatIsRefusedKeepsThePodFromHoldingMore(t *testing.T) {
