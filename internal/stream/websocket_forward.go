@@ -36,8 +36,6 @@ func (f *forwarder) serveChannels(w http.ResponseWriter, req *http.Request, port
 		cancel()
 		c.conn.Close()
 	})
-	defer c.idle.Stop()
-	defer c.conn.Close()
 	go c.pongs.send(ctx)
 
 	data := make([]*forwardChannel, len(ports))
@@ -46,6 +44,11 @@ func (f *forwarder) serveChannels(w http.ResponseWriter, req *http.Request, port
 		data[i] = &forwardChannel{channel: channel{c, byte(2 * i)}, in: in, feed: feed}
 	}
 	read := make(chan struct{})
+	defer func() {
+		c.conn.Close()
+		<-read
+		c.idle.Stop() // the reader has set it again with each message
+	}()
 	go func() {
 		defer close(read)
 		defer cancel()
@@ -68,6 +71,9 @@ func (f *forwarder) serveChannels(w http.ResponseWriter, req *http.Request, port
 		f.open.Go(func() { _ = f.forward(ctx, port, data[i], failure) })
 	}
 	f.open.Wait()
+	for _, d := range data { // the reader may wait for one that was not forwarded
+		_ = d.Reset()
+	}
 	c.goodbye()
 	select {
 	case <-read: // the client has closed its side too

@@ -1,16 +1,21 @@
 package stream
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
+	"golang.org/x/sys/unix"
 )
 
 // channelClient speaks a protocol of channels by hand; "": it names none.
@@ -142,4 +147,80 @@ func TestPortsAreForwardedInEveryProtocolOfChannels(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAPortThatIsNotForwardedKeepsNoReader: a client asks for several ports, sends data for one that is not forwarded
+// yet, and is gone. No port is forwarded, since the first write fails, and the goroutine that reads the connection has
+// data that nobody takes. It was seen to fail where nobody ended the pipes of such ports.
+func TestAPortThatIsNotForwardedKeepsNoReader(t *testing.T) {
+	s := start(t, Config{})
+	for range 3 {
+		conn, client := tcpPair(t)
+		// One binary message for channel 2, the data of the second port, with a mask of zeros.
+		if _, err := client.Write([]byte("\x82\x85\x00\x00\x00\x00\x02data")); err != nil {
+			t.Fatal(err)
+		}
+		req := httptest.NewRequest(http.MethodGet, "/portforward/token", nil)
+		for name, value := range map[string]string{
+			"Connection": "Upgrade", "Upgrade": "websocket", "Sec-Websocket-Version": "13",
+			"Sec-Websocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-Websocket-Protocol": "v4.channel.k8s.io",
+		} {
+			req.Header.Set(name, value)
+		}
+		f := &forwarder{ctx: t.Context(), server: s, sandbox: "sandbox"}
+		f.serveChannels(hijacked{httptest.NewRecorder(), &writesOnce{Conn: conn}}, req, []int32{1, 2})
+	}
+	for until := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		if !bytes.Contains(stacks, []byte("forwarder).serveChannels")) {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("a goroutine is left:\n%s", stacks)
+		}
+	}
+}
+
+// hijacked is the answer to a request whose connection a handler takes over.
+type hijacked struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.conn, bufio.NewReadWriter(bufio.NewReader(h.conn), bufio.NewWriter(h.conn)), nil
+}
+
+// writesOnce is a connection to a client that is gone once it has got the handshake.
+type writesOnce struct {
+	net.Conn
+	wrote bool
+}
+
+func (c *writesOnce) Write(p []byte) (int, error) {
+	if c.wrote {
+		return 0, unix.EPIPE
+	}
+	c.wrote = true
+	return c.Conn.Write(p)
+}
+
+// tcpPair is both ends of a connection.
+func tcpPair(t *testing.T) (server, client net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return server, client
 }
