@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"math"
 	"math/rand"
 	"strings"
 	"testing"
@@ -36,6 +37,18 @@ func TestExecSyncGivesOutputAndCode(t *testing.T) {
 	}
 	if _, err := c.Exec(60, "/no/such/program"); err == nil {
 		t.Error("a program that is not there is run")
+	}
+}
+
+// TestExecSyncTakesTheLongestTimeout that a request has room for. It was seen to fail at once where the timeout was
+// 292 years, to which nothing can be added.
+func TestExecSyncTakesTheLongestTimeout(t *testing.T) {
+	c := nodetest.RunPod(t, nodetest.Shared(t)).Run()
+	for _, seconds := range []int64{9223372037, math.MaxInt64} {
+		resp, err := c.Exec(seconds, "sleep", "1")
+		if err != nil || resp.ExitCode != 0 {
+			t.Errorf("%d seconds: %v, %v", seconds, resp, err)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package request
 
 import (
-	"math"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -210,14 +209,15 @@ func (c *Check) Within(p Path, v, low, high int64) {
 	}
 }
 
-// Seconds translates a number of seconds. What is longer than a Duration can be, 292 years, is that.
+// longest is 100 years: longer than anything on a node lasts, and short enough that a Duration has room for a few of
+// them together, and for one of them after the time of day in nanoseconds.
+const longest = 100 * 365 * 24 * time.Hour
+
+// Seconds translates a number of seconds. More than 100 years are 100 years.
 func (c *Check) Seconds(p Path, seconds int64) time.Duration {
 	if seconds < 0 {
 		c.Fail(p, "%d is negative", seconds)
 		return 0
 	}
-	if seconds > int64(math.MaxInt64/time.Second) {
-		return math.MaxInt64
-	}
-	return time.Duration(seconds) * time.Second
+	return time.Duration(min(seconds, int64(longest/time.Second))) * time.Second
 }
