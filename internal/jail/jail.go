@@ -92,13 +92,14 @@ func (j *Jail) ready() (*spawner, error) {
 	return j.spawner, nil
 }
 
-// User IDs of children are of a range that systemd's list of them has as unused ("1879048192…2147483647").
+// User IDs of children are of a range that systemd's list of them has as unused ("1879048192…2147483647"). Pods with
+// user namespaces that the command line makes have IDs above it (internal/cli/launch).
 const (
-	firstUID = 0x70000000
-	uidCount = 1 << 16
+	FirstUID = 0x70000000
+	UIDCount = 1 << 16
 )
 
-func (j *Jail) uid() uint32 { return firstUID + j.uids.Add(1)%uidCount }
+func (j *Jail) uid() uint32 { return FirstUID + j.uids.Add(1)%UIDCount }
 
 // Check tells whether children can be started, by starting one.
 func (j *Jail) Check(ctx context.Context) error {

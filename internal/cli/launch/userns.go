@@ -14,9 +14,10 @@ import (
 )
 
 // The IDs of the node that pods with user namespaces get: above those that a kubelet gives, that /etc/subuid has and
-// that systemd-nspawn takes, and below 2^31, since some file systems take IDs for signed.
+// that systemd-nspawn takes, and those of berthd's confined children (package jail), and below 2^31, since some file
+// systems take IDs for signed.
 const (
-	firstRange = 0x7000
+	firstRange = 0x7001
 	lastRange  = 0x7ffe
 )
 

@@ -5,6 +5,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/jail"
 	"berth/internal/manifest"
 )
 
@@ -30,5 +31,19 @@ func TestPodsWithUserNamespacesShareNoIDs(t *testing.T) {
 		Length: (lastRange - firstRange + 1) * manifest.IDRange}}
 	if _, err := chooseIDs(all, 7); err == nil {
 		t.Error("IDs were given that a pod has")
+	}
+}
+
+// TestPodsHaveNoIDsOfConfinedChildren: a process of the pod could send signals to a child that reads an image. It was
+// seen to fail where the first range was the children's.
+func TestPodsHaveNoIDsOfConfinedChildren(t *testing.T) {
+	for i := range lastRange - firstRange + 1 {
+		first, err := chooseIDs(nil, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first < jail.FirstUID+jail.UIDCount && jail.FirstUID < first+manifest.IDRange {
+			t.Fatalf("a pod gets the IDs from %#x on, and children those from %#x", first, uint32(jail.FirstUID))
+		}
 	}
 }
