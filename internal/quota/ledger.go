@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -81,14 +82,15 @@ type Ledger struct {
 	mu      sync.Mutex // guards what follows
 	grants  map[uint32]*Grant
 	next    uint32
-	cleared chan struct{} // closed and replaced whenever directories are free again
+	failed  map[string]error // why directories could not be cleared, until that is tried again
+	cleared chan struct{}    // closed and replaced whenever directories have been cleared, or could not be
 }
 
 // Open reads the grants that are recorded in a directory. Reconcile comes before any Take.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		records: state.Records{Dir: dir, File: "quota.json"}, log: log,
-		grants: map[uint32]*Grant{}, next: MinID, cleared: make(chan struct{}),
+		grants: map[uint32]*Grant{}, next: MinID, failed: map[string]error{}, cleared: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	loaded := map[string]*Grant{}
@@ -136,7 +138,7 @@ func (l *Ledger) Reconcile(lives func(holder string) bool) {
 				l.log.Error("set a disk quota again", "container_id", holder, "project", g.ID, "error", err)
 			}
 		}
-		if len(g.Holders) == 0 {
+		if len(g.Holders) == 0 || len(g.Clearing) > 0 {
 			l.startClearing(g.ID)
 		}
 	}
@@ -147,7 +149,8 @@ func (l *Ledger) Reconcile(lives func(holder string) bool) {
 }
 
 // Take gives a holder an ID for directories and limits them. The same directories with the same limit may have several
-// holders, and so may an ID that clients have chosen. The directories are not marked yet.
+// holders, and so may an ID that clients have chosen. The directories are not marked yet. A directory that could not be
+// cleared of its last ID is tried once more, and is then errdefs.ErrFailedPrecondition.
 func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error) {
 	if err := oneFileSystem(w.Dirs); err != nil {
 		return nil, err
@@ -155,8 +158,21 @@ func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error
 	if err := Check(w.Dirs[0]); err != nil {
 		return nil, err
 	}
+	tried := map[string]bool{}
 	l.mu.Lock()
-	for wait := l.clearing(w.Dirs); wait != nil; wait = l.clearing(w.Dirs) {
+	for {
+		id, dir, wait := l.clearing(w.Dirs)
+		if wait == nil {
+			break
+		}
+		if err := l.failed[dir]; err != nil && tried[dir] {
+			l.mu.Unlock()
+			return nil, fmt.Errorf("the last disk quota of %s cannot be cleared: %w: %w", dir, err,
+				errdefs.ErrFailedPrecondition)
+		} else if err != nil {
+			tried[dir] = true
+			l.startClearing(id)
+		}
 		l.mu.Unlock()
 		select {
 		case <-wait:
@@ -249,16 +265,17 @@ func oneFileSystem(dirs []string) error {
 	return nil
 }
 
-// clearing returns what to wait for while one of the directories is being cleared. The caller holds l.mu.
-func (l *Ledger) clearing(dirs []string) <-chan struct{} {
+// clearing returns one of the directories that still bears an ID of before, the ID, and what to wait for; nil: there is
+// none. The caller holds l.mu.
+func (l *Ledger) clearing(dirs []string) (id uint32, dir string, wait <-chan struct{}) {
 	for _, g := range l.grants {
 		for _, dir := range dirs {
 			if slices.Contains(g.Clearing, dir) {
-				return l.cleared
+				return g.ID, dir, l.cleared
 			}
 		}
 	}
-	return nil
+	return 0, "", nil
 }
 
 // Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else
@@ -365,19 +382,23 @@ func (l *Ledger) takeBack(holder string, which func(dir string) bool) {
 	}
 }
 
-// startClearing clears what is to be cleared of a grant, and forgets one without holders. The caller holds l.mu.
+// startClearing clears what is to be cleared of a grant, and forgets one without holders. A directory that cannot be
+// cleared is tried again by the next Take of it, and by the next start. The caller holds l.mu.
 func (l *Ledger) startClearing(id uint32) {
 	dirs := slices.Clone(l.grants[id].Clearing)
+	for _, dir := range dirs {
+		delete(l.failed, dir)
+	}
 	l.work.Go(func() {
+		var done []string
+		failed := map[string]error{}
 		for _, dir := range dirs {
-			// The directory may be gone with its container, or have another holder's ID by now.
-			if has, err := Project(dir); err != nil || has != id {
+			if err := clearOf(l.ctx, dir, id); err != nil {
+				l.log.Error("clear a disk quota", "directory", dir, "project", id, "error", err)
+				failed[dir] = err
 				continue
 			}
-			if err := mark(l.ctx, dir, 0, id); err != nil {
-				l.log.Error("clear a disk quota", "directory", dir, "project", id, "error", err)
-				return // the next start does it again
-			}
+			done = append(done, dir)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -385,13 +406,30 @@ func (l *Ledger) startClearing(id uint32) {
 		if g == nil {
 			return
 		}
-		g.Clearing = slices.DeleteFunc(g.Clearing, func(dir string) bool { return slices.Contains(dirs, dir) })
-		if err := l.forgetUnused(g, dirs); err != nil {
+		maps.Copy(l.failed, failed)
+		g.Clearing = slices.DeleteFunc(g.Clearing, func(dir string) bool { return slices.Contains(done, dir) })
+		if err := l.forgetUnused(g, done); err != nil {
 			l.log.Error("end a disk quota", "project", id, "error", err)
 		}
 		close(l.cleared)
 		l.cleared = make(chan struct{})
 	})
+}
+
+// clearOf takes an ID away from a directory and all that is in it. The directory may be gone with its container, or
+// have another holder's ID by now. It may also have no ID, and files in it have one that could not be cleared before.
+func clearOf(ctx context.Context, dir string, id uint32) error {
+	has, err := Project(dir)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && has != 0 && has != id {
+		return nil
+	}
+	if err == nil {
+		err = mark(ctx, dir, 0, id)
+	}
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOTSUP) {
+		return nil // a file system without IDs
+	}
+	return err
 }
 
 // forgetUnused forgets a grant that nobody has any more. The caller holds l.mu.

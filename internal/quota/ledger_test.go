@@ -415,6 +415,72 @@ func TestDirectoriesAreGivenBackOneByOne(t *testing.T) {
 	})
 }
 
+// TestADirectoryThatCannotBeClearedIsNamed: a file in it is immutable. Take says so soon, and succeeds once the file is
+// not. It was seen to fail where Take waits for the next start of berthd, and where a directory without an ID is taken
+// for one that was cleared, files and all. On xfs, the project of an immutable file can be changed.
+func TestADirectoryThatCannotBeClearedIsNamed(t *testing.T) {
+	root := quotatest.Mount(t, "ext4", "prjquota")
+	l := ledger(t, root)
+	dir := folder(t, root, "dir")
+	fixed, beside := filepath.Join(folder(t, dir, "below"), "fixed"), folder(t, root, "beside")
+	if err := os.WriteFile(fixed, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := Want{Limit: 8 << 20, Dirs: []string{dir, beside}}
+	g := take(t, l, "a", want)
+	markAll(t, l, g, dir, beside)
+	immutable(t, fixed, true)
+	defer immutable(t, fixed, false)
+	l.Release("a")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range 2 {
+		if _, err := l.Take(ctx, "b", want); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), dir) ||
+			!errors.Is(err, unix.EPERM) {
+			t.Fatalf("a directory with an immutable file: %v", err)
+		}
+	}
+	other := take(t, l, "c", Want{Limit: 1 << 20, Dirs: []string{beside}})
+	if other.ID == g.ID {
+		t.Error("an ID is given that a file has")
+	}
+	immutable(t, fixed, false)
+	want.Dirs = want.Dirs[:1]
+	if _, err := l.Take(ctx, "b", want); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(fixed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var a attributes
+	if err := ioctl(int(f.Fd()), getAttributes, &a); err != nil || a.project != 0 {
+		t.Errorf("the file has project %d, %v", a.project, err)
+	}
+	free(t, l, root, g.ID)
+}
+
+// immutable sets or clears the flag of a file that chattr calls i.
+func immutable(t *testing.T, path string, on bool) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if flags &^= unix.STATX_ATTR_IMMUTABLE; on { // the same bit as FS_IMMUTABLE_FL
+		flags |= unix.STATX_ATTR_IMMUTABLE
+	}
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(flags))
+	}
+	if err != nil {
+		t.Fatalf("immutable %s: %v", path, err)
+	}
+}
+
 func TestWhatACrashLeavesIsCleared(t *testing.T) {
 	onEach(t, func(t *testing.T, root string) {
 		l := ledger(t, root)
