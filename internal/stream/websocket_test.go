@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,4 +224,48 @@ func tcpPair(t *testing.T) (server, client net.Conn) {
 	}
 	t.Cleanup(func() { server.Close() })
 	return server, client
+}
+
+// TestATunnelWhoseClientTakesNothingIsClosedSoon: the connection is closed because nothing has moved for the idle
+// timeout, an hour here, while a message is being written. It was seen to fail where the goodbye waits for that message
+// for another idle timeout.
+func TestATunnelWhoseClientTakesNothingIsClosedSoon(t *testing.T) {
+	const idle = time.Hour
+	took := make(chan time.Duration, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w, _ = tunnel(w, req, idle)
+		conn := w.(*tunnelWriter).conn.(*tunnelConn)
+		written := make(chan struct{})
+		var wrote atomic.Int64
+		go func() {
+			defer close(written)
+			for {
+				if _, err := conn.Write(make([]byte, 32<<10)); err != nil {
+					return
+				}
+				wrote.Add(1)
+			}
+		}()
+		for before := int64(-1); before != wrote.Load(); time.Sleep(500 * time.Millisecond) {
+			before = wrote.Load()
+		}
+		conn.moved.Store(time.Now().Add(-idle).UnixNano())
+		begin := time.Now()
+		cut := time.AfterFunc(20*time.Second, func() { conn.NetConn().Close() })
+		defer cut.Stop()
+		_ = conn.Close()
+		took <- time.Since(begin)
+		<-written
+	}))
+	defer server.Close()
+	d := websocket.Dialer{Subprotocols: []string{"SPDY/3.1+portforward.k8s.io"}}
+	c, resp, err := d.Dial(strings.Replace(server.URL, "http", "ws", 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	defer c.Close()
+	if took := <-took; took > 15*time.Second {
+		t.Errorf("Close took %v", took)
+	}
 }

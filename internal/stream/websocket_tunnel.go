@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -36,7 +37,9 @@ func tunnel(w http.ResponseWriter, req *http.Request, idle time.Duration) (http.
 	inner.Header.Set(httpstream.HeaderProtocolVersion, portforward.ProtocolV1Name)
 	pongs := newPongs(conn)
 	go pongs.send(req.Context())
-	return &tunnelWriter{header: http.Header{}, conn: &tunnelConn{Conn: conn, pongs: pongs, idle: idle}}, inner
+	t := &tunnelConn{Conn: conn, pongs: pongs, idle: idle}
+	t.touch()
+	return &tunnelWriter{header: http.Header{}, conn: t}, inner
 }
 
 // tunnelWriter stands in for a response of which the client has no need: WebSocket's handshake was the answer.
@@ -60,7 +63,10 @@ type tunnelConn struct {
 	message io.Reader // what is left of the message at hand
 	pongs   *pongs
 	idle    time.Duration
+	moved   atomic.Int64 // when the last bytes were read or written, in nanoseconds since 1970
 }
+
+func (c *tunnelConn) touch() { c.moved.Store(time.Now().UnixNano()) }
 
 func (c *tunnelConn) Read(p []byte) (int, error) {
 	for {
@@ -81,6 +87,7 @@ func (c *tunnelConn) Read(p []byte) (int, error) {
 		if err == io.EOF {
 			c.message, err = nil, nil
 		}
+		c.touch()
 		if n > 0 || err != nil {
 			return n, err
 		}
@@ -91,6 +98,7 @@ func (c *tunnelConn) Write(p []byte) (int, error) {
 	if err := c.WriteMessage(websocket.BinaryMessage, p); err != nil {
 		return 0, err
 	}
+	c.touch()
 	return len(p), c.pongs.behind(len(p))
 }
 
@@ -101,9 +109,14 @@ func (c *tunnelConn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// Close says goodbye and closes.
+// Close says goodbye and closes. The goodbye waits for another message that is being written. A client that reads
+// slowly has as long for it as for any other message. One that has taken nothing for that long, which is why the
+// connection is closed, has only closeGrace more.
 func (c *tunnelConn) Close() error {
-	c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
-		time.Now().Add(c.idle))
+	deadline := time.Unix(0, c.moved.Load()).Add(c.idle)
+	if least := time.Now().Add(closeGrace); deadline.Before(least) {
+		deadline = least
+	}
+	c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), deadline)
 	return c.Conn.Close()
 }
