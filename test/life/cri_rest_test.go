@@ -455,8 +455,8 @@ func TestTheInfoSaysWhetherAContainerIsPrivileged(t *testing.T) {
 	}
 }
 
-// TestAPodsStatusHasWhatRecipesLookFor: those for containerd and CRI-O take a network namespace from the specification of
-// the pod's sandbox, or from its process, and Berth has neither.
+// TestAPodsStatusHasWhatRecipesLookFor: those for containerd and CRI-O take a network namespace from the specification
+// of the pod's sandbox, or from its process, and Berth has neither.
 func TestAPodsStatusHasWhatRecipesLookFor(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}))
