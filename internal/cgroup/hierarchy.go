@@ -49,8 +49,8 @@ var Host = sync.OnceValues(func() (*Hierarchies, error) {
 	return Parse(f, fs.Type == unix.CGROUP2_SUPER_MAGIC, os.ReadFile)
 })
 
-// unifiedOptions are the options of the v2 hierarchy that a mount of it sets for the whole node: whoever is in the first
-// cgroup namespace and mounts it again without them takes them away (cgroups(7), the kernel's cgroup-v2.rst).
+// unifiedOptions are the options of the v2 hierarchy that a mount of it sets for the whole node: whoever is in the
+// first cgroup namespace and mounts it again without them takes them away (the kernel's cgroup-v2.rst).
 var unifiedOptions = []string{"nsdelegate", "favordynmods", "memory_localevents", "memory_recursiveprot",
 	"memory_hugetlb_accounting", "pids_localevents"}
 

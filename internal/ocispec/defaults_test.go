@@ -71,7 +71,8 @@ func TestCgroupsAreWritableWhereTheHandlerSaysSoAndNoOtherIsSeen(t *testing.T) {
 	}
 }
 
-// TestAMountOfTheNodesCgroupsKeepsTheirOptions: without a cgroup namespace, a mount without them takes them from the node.
+// TestAMountOfTheNodesCgroupsKeepsTheirOptions: without a cgroup namespace, a mount without them takes them from the
+// node.
 func TestAMountOfTheNodesCgroupsKeepsTheirOptions(t *testing.T) {
 	for _, c := range []struct {
 		privileged bool

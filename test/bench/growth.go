@@ -56,7 +56,8 @@ func (c *crowds) most() int {
 var rowGrowth = row{Key: rowSum.Key, Title: "pod to running", Unit: rowSum.Unit, spread: true}
 
 // rowGrowthKept is rowGrowth of pods none of which follows the removal of another.
-var rowGrowthKept = row{Key: "pod_to_running_kept", Title: "pod to running, none removed", Unit: rowSum.Unit, spread: true}
+var rowGrowthKept = row{Key: "pod_to_running_kept", Title: "pod to running, none removed", Unit: rowSum.Unit,
+	spread: true}
 
 // growthRows are measured beside each number of pods.
 var growthRows = []row{

@@ -177,7 +177,8 @@ func TestTheKubeletIsRestartedUnderRunningPods(t *testing.T) {
 	eventually(t, 40*time.Second, "the pod without a manifest is gone", pods[3].gone)
 }
 
-// TestTheNameOfTheRuntimeChangesUnderRunningPods: a kubelet writes the new name before the IDs, and starts nothing again.
+// TestTheNameOfTheRuntimeChangesUnderRunningPods: a kubelet writes the new name before the IDs, and starts nothing
+// again.
 func TestTheNameOfTheRuntimeChangesUnderRunningPods(t *testing.T) {
 	t.Parallel()
 	k := own(t, node.Options{}, options{})

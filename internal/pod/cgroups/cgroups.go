@@ -196,9 +196,9 @@ func podSlice(parent, id string) string {
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// What the names of systemd's scopes begin with. Agents on nodes (Falco, Cilium, coroot) tell containers from other units
-// by the names that containerd and CRI-O give to scopes, and know no others. A container's record has its cgroup, so
-// containers of earlier versions of Berth keep the scopes that they have.
+// What the names of systemd's scopes begin with. Agents on nodes (Falco, Cilium, coroot) tell containers from other
+// units by the names that containerd and CRI-O give to scopes, and know no others. A container's record has its cgroup,
+// so containers of earlier versions of Berth keep the scopes that they have.
 const (
 	containerScope = "cri-containerd"
 	sandboxScope   = "berth"

@@ -43,9 +43,10 @@ func TestCgroupsAreNamedAsTheDriverNamesThem(t *testing.T) {
 		"cgroupfs, pod of its own": {fs.own("p"), "/berth/p"},
 		"systemd, container":       {systemd.Path("kube-pod1.slice", "c"), "kube-pod1.slice:cri-containerd:c"},
 		"systemd, sandbox":         {systemd.SandboxPath("kube-pod1.slice", "p"), "kube-pod1.slice:berth:p"},
-		"systemd, its path":        {systemd.Dir("kube-pod1.slice", "c"), "/kube.slice/kube-pod1.slice/cri-containerd-c.scope"},
-		"systemd, pod of its own":  {systemd.own("p"), "/berth.slice/berth-p.slice"},
-		"systemd, root slice":      {podSlice("-.slice", "p"), "p.slice"},
+		"systemd, its path": {systemd.Dir("kube-pod1.slice", "c"),
+			"/kube.slice/kube-pod1.slice/cri-containerd-c.scope"},
+		"systemd, pod of its own": {systemd.own("p"), "/berth.slice/berth-p.slice"},
+		"systemd, root slice":     {podSlice("-.slice", "p"), "p.slice"},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s: %s and not %s", name, got[0], got[1])

@@ -177,8 +177,8 @@ func TestDevicesOutliveAReloadOfSystemd(t *testing.T) {
 	}
 }
 
-// TestAPrivilegedContainerLeavesTheOptionsOfCgroups: it is in the node's cgroup namespace, where a mount of the hierarchy
-// sets the options of all mounts of it. They were gone after the first such container.
+// TestAPrivilegedContainerLeavesTheOptionsOfCgroups: it is in the node's cgroup namespace, where a mount of the
+// hierarchy sets the options of all mounts of it. They were gone after the first such container.
 func TestAPrivilegedContainerLeavesTheOptionsOfCgroups(t *testing.T) {
 	inside(t)
 	options := func() string {

@@ -433,7 +433,8 @@ func TestSystemdKnowsTheLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		scope := filepath.Join("/sys/fs/cgroup", strings.TrimPrefix(strings.TrimSpace(string(data)), "0::"))
-		if unit := "cri-containerd-" + c.ID + ".scope"; filepath.Base(scope) != unit || property(t, unit, "Delegate") != "yes" {
+		unit := "cri-containerd-" + c.ID + ".scope"
+		if filepath.Base(scope) != unit || property(t, unit, "Delegate") != "yes" {
 			t.Errorf("it is in %s, and the unit %s is delegated: %s", scope, unit, property(t, unit, "Delegate"))
 		}
 		check := func(when, dir, file, want string) {
