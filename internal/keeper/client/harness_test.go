@@ -422,8 +422,9 @@ func (n *node) exec(id string, timeout time.Duration, args ...string) (string, *
 		n.Fatalf("exec %q: %v", args, err)
 	}
 	var out bytes.Buffer
+	_ = r.SetReadDeadline(time.Now().Add(timeout + 2*time.Minute)) // a process that was not killed has it open for ever
 	if _, err := out.ReadFrom(r); err != nil {
-		n.Fatal(err)
+		n.Fatalf("output of exec %q: %v", args, err)
 	}
 	exit, err := n.client.WaitExec(n.ctx(), id, execID)
 	if err != nil {

@@ -147,30 +147,38 @@ func moveTree(pid int, paths map[string]string, dir, execID string) {
 	}
 	for range 10 {
 		moved := 0
-		for _, p := range append(cgroupdir.Family(pid, paths), marked(paths, execID)...) {
+		found, unread := marked(paths, execID)
+		for _, p := range append(cgroupdir.Family(pid, paths), found...) {
 			if !inCgroup(dir, p) && cgroupdir.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
 				moved++
 			}
 		}
-		if moved == 0 {
+		switch {
+		case moved > 0:
+		case unread:
+			time.Sleep(time.Millisecond)
+		default:
 			return
 		}
 	}
 }
 
-// marked are the processes of a container with an exec's mark in their environment.
-func marked(paths map[string]string, execID string) []int {
+// marked are the processes of a container with an exec's mark in their environment. unread: some process has none. It may
+// be executing a program at this moment, and have one when it has.
+func marked(paths map[string]string, execID string) (found []int, unread bool) {
 	pids, err := nested.Processes(cgroupdir.Members(paths))
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	var out []int
 	for _, p := range pids {
-		if strings.Contains("\x00"+procfs.Environment(p, maxEnvironment), "\x00"+execMark+execID+"\x00") {
-			out = append(out, p)
+		switch environment := procfs.Environment(p, maxEnvironment); {
+		case environment == "":
+			unread = true
+		case strings.Contains("\x00"+environment, "\x00"+execMark+execID+"\x00"):
+			found = append(found, p)
 		}
 	}
-	return out
+	return found, unread
 }
 
 func inCgroup(dir string, pid int) bool {
