@@ -10,6 +10,7 @@ import (
 
 	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -132,11 +133,7 @@ func askCredentials(a *command.App, registry, user string, stdin bool) (name, pa
 	if stdin {
 		password, err = line(a.In)
 	} else {
-		fmt.Fprint(a.Err, "password: ")
-		var typed []byte
-		typed, err = term.ReadPassword(int(a.In.Fd()))
-		password = string(typed)
-		fmt.Fprintln(a.Err)
+		password, err = hidden(a, "password: ")
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("read the password: %w", err)
@@ -145,6 +142,26 @@ func askCredentials(a *command.App, registry, user string, stdin bool) (name, pa
 		return "", "", errors.New("no password was given")
 	}
 	return user, password, nil
+}
+
+// hidden asks for a line that the terminal does not show. Whoever sees the prompt may answer at once, so the terminal
+// shows nothing from before the prompt on.
+func hidden(a *command.App, prompt string) (string, error) {
+	fd := int(a.In.Fd())
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return "", err
+	}
+	quiet := *before
+	quiet.Lflag &^= unix.ECHO
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &quiet); err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }()
+	fmt.Fprint(a.Err, prompt)
+	typed, err := term.ReadPassword(fd)
+	fmt.Fprintln(a.Err)
+	return string(typed), err
 }
 
 // line reads one line, without its end. What follows it is not needed.
