@@ -57,7 +57,8 @@ func TestHierarchiesComeFromTheMounts(t *testing.T) {
 }
 
 func TestOptionsOfTheUnifiedHierarchy(t *testing.T) {
-	const v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,seclabel,nsdelegate,memory_recursiveprot\n" +
+	const v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 " +
+		"rw,seclabel,nsdelegate,memory_recursiveprot\n" +
 		"31 23 0:26 / /else rw - cgroup2 cgroup2 rw\n"
 	for mounts, want := range map[string][]string{
 		v1Mounts: {}, v1Mounts + v2: {}, v2: {"nsdelegate", "memory_recursiveprot"}, "": nil,

@@ -57,9 +57,11 @@ func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
 		get  http.HandlerFunc
 		told string // after the status
 	}{
-		"a reason":         {said(403, "no access to the key vault"), " (DENIED: no access to the key vault)"},
-		"no body":          {func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(403) }, ""},
-		"a page":           {func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "<html>", 403) }, ""},
+		"a reason": {said(403, "no access to the key vault"), " (DENIED: no access to the key vault)"},
+		"no body":  {func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(403) }, ""},
+		"a page": {func(rw http.ResponseWriter, _ *http.Request) {
+			http.Error(rw, "<html>", http.StatusForbidden)
+		}, ""},
 		"too long":         {said(403, strings.Repeat("x", maxSaid)), ""},
 		"a good answer":    {said(200, "a manifest"), ""},
 		"not found":        {said(404, "unknown"), ""},

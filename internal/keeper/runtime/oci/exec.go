@@ -163,8 +163,8 @@ func moveTree(pid int, paths map[string]string, dir, execID string) {
 	}
 }
 
-// marked are the processes of a container with an exec's mark in their environment. unread: some process has none. It may
-// be executing a program at this moment, and have one when it has.
+// marked are the processes of a container with an exec's mark in their environment. unread: some process has none. It
+// may be executing a program at this moment, and have one when it has.
 func marked(paths map[string]string, execID string) (found []int, unread bool) {
 	pids, err := nested.Processes(cgroupdir.Members(paths))
 	if err != nil {
