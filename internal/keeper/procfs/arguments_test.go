@@ -13,9 +13,13 @@ import (
 // gigabytes. Seen to fail where the whole file was read and then cut.
 func TestArgumentsFillNoMemory(t *testing.T) {
 	long := slices.Repeat([]string{strings.Repeat("x", 100_000)}, 10)
-	cmd := exec.Command("sh", append([]string{"-c", "read end"}, long...)...)
+	cmd := exec.Command("sh", append([]string{"-c", "echo; read end"}, long...)...)
 	cmd.Env = append(os.Environ(), long...)
 	end, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,6 +27,10 @@ func TestArgumentsFillNoMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { end.Close(); _ = cmd.Wait() }()
+	// Start returns when execve closes descriptors, and execve sets the arguments and the environment after that.
+	if _, err := runs.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	pid := cmd.Process.Pid
 	for what, read := range map[string]func() string{
 		"command line": func() string { return CommandLine(pid) },

@@ -28,6 +28,7 @@ func TestAllThatMatchIsKilled(t *testing.T) {
 	if err := loop.Start(); err != nil {
 		t.Fatal(err)
 	}
+	awaitCommandLine(t, loop.Process.Pid, loop.Args)
 	waited := make(chan error, 1)
 	go func() { waited <- loop.Wait() }()
 	other := exec.Command("sleep", "60")
@@ -103,7 +104,19 @@ func start(t *testing.T, cgroup string, uid uint32, env []string, args ...string
 	if _, werr := fmt.Fprintln(stdin, "go"); err != nil || werr != nil {
 		t.Fatal(errors.Join(err, werr))
 	}
+	awaitCommandLine(t, cmd.Process.Pid, args)
 	return cmd
+}
+
+// awaitCommandLine waits until a process executes a program with these arguments: during its execve it has none.
+func awaitCommandLine(t *testing.T, pid int, args []string) {
+	t.Helper()
+	want := strings.Join(args, "\x00") + "\x00"
+	for end := time.Now().Add(10 * time.Second); procfs.CommandLine(pid) != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("process %d has the arguments %q", pid, procfs.CommandLine(pid))
+		}
+	}
 }
 
 // TestWhatLooksLikeACallEndsNoSearch: the processes of another container, and of a user of the node, may have any
@@ -134,6 +147,7 @@ func TestWhatLooksLikeACallEndsNoSearch(t *testing.T) {
 			if err := call.Start(); err != nil {
 				t.Fatal(err)
 			}
+			awaitCommandLine(t, call.Process.Pid, call.Args)
 			ended, err := KillMatching(3*time.Second, []string{own}, match)
 			if !ended || err != nil {
 				t.Errorf("the search has not ended: %v", err)
