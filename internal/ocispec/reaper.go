@@ -1,7 +1,10 @@
 package ocispec
 
 import (
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -68,9 +71,7 @@ func Reaper(in ReaperInput) (*specs.Spec, error) {
 			MaskedPaths:   defaultMasked,
 			ReadonlyPaths: defaultReadonly,
 		},
-		Annotations: map[string]string{
-			annotationType: "sandbox", annotationSandboxID: in.SandboxID, annotationOwnSandbox: in.SandboxID,
-		},
+		Annotations: map[string]string{},
 	}
 	for _, n := range []struct {
 		kind specs.LinuxNamespaceType
@@ -90,18 +91,34 @@ func Reaper(in ReaperInput) (*specs.Spec, error) {
 				spec.Annotations[key] = value
 			}
 		}
-		spec.Annotations[annotationSandboxName] = pod.Metadata.Name
-		spec.Annotations[annotationSandboxNamespace] = pod.Metadata.Namespace
-		spec.Annotations[annotationSandboxUID] = pod.Metadata.UID
-		spec.Annotations[annotationSandboxLog] = pod.LogDirectory
-		if r := pod.Resources; r != nil { // Kata Containers makes virtual machines of this size
-			spec.Annotations[annotationSandboxPeriod] = strconv.FormatInt(r.CPUPeriod, 10)
-			spec.Annotations[annotationSandboxQuota] = strconv.FormatInt(r.CPUQuota, 10)
-			spec.Annotations[annotationSandboxShares] = strconv.FormatInt(r.CPUShares, 10)
-			spec.Annotations[annotationSandboxMemory] = strconv.FormatInt(r.MemoryLimit, 10)
-		}
-		// A handler's list cannot change these.
-		spec.Annotations[annotationType], spec.Annotations[annotationSandboxID] = "sandbox", in.SandboxID
 	}
+	maps.Copy(spec.Annotations, SandboxAnnotations(in.SandboxID, in.Sandbox)) // which a handler's list cannot change
 	return spec, nil
+}
+
+// SandboxAnnotations are what the runtime says of a pod in the specification of its sandbox. Without a configuration,
+// that is its ID.
+func SandboxAnnotations(id string, pod *model.SandboxConfig) map[string]string {
+	out := map[string]string{annotationType: "sandbox", annotationSandboxID: id, annotationOwnSandbox: id}
+	if pod == nil {
+		return out
+	}
+	out[annotationSandboxName] = pod.Metadata.Name
+	out[annotationSandboxNamespace] = pod.Metadata.Namespace
+	out[annotationSandboxUID] = pod.Metadata.UID
+	out[annotationSandboxLog] = pod.LogDirectory
+	if r := pod.Resources; r != nil { // Kata Containers makes virtual machines of this size
+		out[annotationSandboxPeriod] = strconv.FormatInt(r.CPUPeriod, 10)
+		out[annotationSandboxQuota] = strconv.FormatInt(r.CPUQuota, 10)
+		out[annotationSandboxShares] = strconv.FormatInt(r.CPUShares, 10)
+		out[annotationSandboxMemory] = strconv.FormatInt(r.MemoryLimit, 10)
+	}
+	return out
+}
+
+// RuntimeAnnotation tells whether readers take an annotation with this key in a specification for the runtime's word,
+// as those of containerd, CRI-O and Berth are, so that what a client calls so must not stand there.
+func RuntimeAnnotation(key string) bool {
+	return slices.ContainsFunc([]string{"io.kubernetes.cri.", "io.kubernetes.cri-o.", "io.container.", "io.berth."},
+		func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }

@@ -22,8 +22,9 @@ func (m *Manager) ContainerStatus(_ context.Context, id string) (*model.Containe
 	return c.Status(), nil
 }
 
-// ContainerInfo is what helps a person to understand a container, as JSON values by name.
-func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string, error) {
+// ContainerInfo is what helps a person to understand a container: values for JSON by name. config is a
+// *model.ContainerConfig, shared and immutable.
+func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]any, error) {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err
@@ -53,6 +54,9 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"timings":        r.Timings,
 		"config":         r.Config,
 		"restored":       r.Restored,
+		"runtimeType":    RuntimeType,
+		"extensions": containerExtensions{Name: r.Config.Name, QuotaID: r.Config.QuotaID,
+			NetPriority: r.Config.NetPriority, CreateHostPaths: r.Config.CreateHostPaths},
 	}
 	if err == nil {
 		info["runtimeSpec"] = spec
@@ -63,7 +67,15 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 	} else {
 		info["runtimeSpecError"] = err.Error()
 	}
-	return map[string]string{"info": toJSON(info)}, nil
+	return info, nil
+}
+
+// containerExtensions are what clients of APIs other than v1 ask for, where the CRI's configuration has no field for it.
+type containerExtensions struct {
+	Name            string `json:"name,omitempty"`
+	QuotaID         string `json:"quotaID,omitempty"`
+	NetPriority     int64  `json:"netPriority,omitempty"`
+	CreateHostPaths bool   `json:"createHostPaths,omitempty"`
 }
 
 // ListContainers returns the containers that a filter selects, newest first.

@@ -610,10 +610,10 @@ func TestLimitsOfAPodAndItsContainersChange(t *testing.T) {
 func TestWhatAPersonIsTold(t *testing.T) {
 	n := newMemoryNode(t)
 	pod, id := n.run()
-	if info, err := n.ContainerInfo(t.Context(), id); err != nil || !strings.Contains(info["info"], `"runtimeSpec"`) {
+	if info, err := n.ContainerInfo(t.Context(), id); err != nil || info["runtimeSpec"] == nil {
 		t.Errorf("%v, %v", info, err)
 	}
-	if info, err := n.SandboxInfo(t.Context(), pod); err != nil || !strings.Contains(info["info"], `"10.0.0.2"`) {
+	if info, err := n.SandboxInfo(t.Context(), pod); err != nil || !slices.Contains(info["ips"].([]string), "10.0.0.2") {
 		t.Errorf("%v, %v", info, err)
 	}
 	if spec, err := n.ContainerSpec(t.Context(), id); err != nil || !bytes.Contains(spec, []byte("ociVersion")) {

@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -408,12 +407,4 @@ func (m *Manager) lockContainer(ctx context.Context, c *index.Container, act str
 		return nil, fmt.Errorf("container %q: %w", c.ID(), errdefs.ErrNotFound)
 	}
 	return release, nil
-}
-
-func toJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Sprintf("%q", err.Error())
-	}
-	return string(b)
 }

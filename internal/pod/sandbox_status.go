@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/record"
 )
@@ -22,16 +23,20 @@ func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxSta
 	return s.Status(), nil
 }
 
-// SandboxInfo is what helps a person to understand a pod, as JSON values by name.
-func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, error) {
+// RuntimeType is where containerd has the type of a container's shim.
+const RuntimeType = "io.berth.v1"
+
+// SandboxInfo is what helps a person to understand a pod: values for JSON by name. config is a *model.SandboxConfig,
+// shared and immutable.
+func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]any, error) {
 	s, err := m.index.Sandbox(id)
 	if err != nil {
 		return nil, err
 	}
 	r := s.Record()
 	namespaces := map[string]string{}
-	spec := &specs.Spec{Version: specs.Version, Hostname: r.Config.Hostname, Annotations: r.Config.Annotations,
-		Linux: &specs.Linux{CgroupsPath: m.cgroups.SandboxPath(r.CgroupParent, s.ID())}}
+	spec := &specs.Spec{Version: specs.Version, Hostname: r.Config.Hostname,
+		Annotations: ocispec.SandboxAnnotations(s.ID(), r.Config), Linux: &specs.Linux{CgroupsPath: m.cgroups.SandboxPath(r.CgroupParent, s.ID())}}
 	for _, pinned := range []struct {
 		kind namespace.Kind
 		spec specs.LinuxNamespaceType
@@ -45,7 +50,12 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 			spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: pinned.spec, Path: path})
 		}
 	}
-	info := map[string]string{"info": toJSON(map[string]any{
+	for key, value := range r.Config.Annotations {
+		if !ocispec.RuntimeAnnotation(key) {
+			spec.Annotations[key] = value
+		}
+	}
+	info := map[string]any{
 		"pid":            m.processOf(&r),
 		"runtimeSpec":    spec, // its namespaces are where recipes for containerd and CRI-O look for that of the network
 		"initSetup":      r.ReaperSetup,
@@ -64,8 +74,19 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"stateDirectory": m.dirs.StatePod(s.ID()),
 		"timings":        r.Timings,
 		"config":         r.Config,
-	})}
+		"runtimeType":    RuntimeType,
+		"extensions":     podExtensions{Name: r.Config.Name, LXCFS: r.Config.LXCFS},
+	}
+	if !r.NodeNetwork() {
+		info["cniResult"] = networkResult(&r, namespaces[string(namespace.Network)])
+	}
 	return info, nil
+}
+
+// podExtensions are the same as containerExtensions, of a pod.
+type podExtensions struct {
+	Name  string `json:"name,omitempty"`
+	LXCFS bool   `json:"lxcfs,omitempty"`
 }
 
 // processOf is a process in the namespaces of a pod: its init, where containers share its PID namespace, or that of a

@@ -48,6 +48,45 @@ func toContainerConfig(c *check, p path, in *api.ContainerConfig) *model.Contain
 	return out
 }
 
+// fromContainerConfig is the reverse, with what is deprecated in the fields that have taken its place.
+func fromContainerConfig(d Dialect, c *model.ContainerConfig) *api.ContainerConfig {
+	out := &api.ContainerConfig{
+		Metadata:    fromContainerMetadata(c.Metadata),
+		Image:       fromImageSpec(d, c.Image),
+		Command:     c.Command,
+		Args:        c.Args,
+		WorkingDir:  c.WorkingDir,
+		Labels:      c.Labels,
+		Annotations: c.Annotations,
+		LogPath:     c.LogPath,
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		StopSignal:  fromSignal(c.StopSignal),
+		Linux: &api.LinuxContainerConfig{
+			Resources:       fromResources(c.Resources),
+			SecurityContext: fromContainerSecurity(c.Security),
+		},
+	}
+	for _, v := range c.Env {
+		out.Envs = append(out.Envs, &api.KeyValue{Key: v.Key, Value: []byte(v.Value)})
+	}
+	for _, m := range c.Mounts {
+		out.Mounts = append(out.Mounts, fromMount(d, m))
+	}
+	for _, device := range c.Devices {
+		out.Devices = append(out.Devices, &api.Device{
+			ContainerPath: device.ContainerPath,
+			HostPath:      device.HostPath,
+			Permissions:   device.Permissions,
+		})
+	}
+	for _, name := range c.CDIDevices {
+		out.CDIDevices = append(out.CDIDevices, &api.CDIDevice{Name: name})
+	}
+	return out
+}
+
 func toContainerMetadata(c *check, p path, m *api.ContainerMetadata) model.ContainerMetadata {
 	if m == nil {
 		c.Fail(p, "is required")

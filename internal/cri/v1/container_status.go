@@ -21,9 +21,11 @@ func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.Container
 	}
 	resp := &api.ContainerStatusResponse{Status: fromContainerStatus(s.dialect, st)}
 	if req.Verbose {
-		if resp.Info, err = s.Runtime.ContainerInfo(ctx, st.ID); err != nil {
+		info, err := s.Runtime.ContainerInfo(ctx, st.ID)
+		if err != nil {
 			return nil, err
 		}
+		resp.Info = verboseInfo(s.dialect, info)
 	}
 	return resp, nil
 }

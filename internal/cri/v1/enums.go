@@ -48,6 +48,8 @@ var eventTypes = map[api.ContainerEventType]model.ContainerEventType{
 
 var (
 	propagationsOut   = inverse(propagations)
+	protocolsOut      = inverse(protocols)
+	profileTypesOut   = inverse(profileTypes)
 	namespaceModesOut = inverse(namespaceModes)
 	sandboxStatesOut  = inverse(sandboxStates)
 	eventTypesOut     = inverse(eventTypes)

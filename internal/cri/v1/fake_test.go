@@ -85,8 +85,8 @@ func (r *recorder) SandboxStatus(_ context.Context, id string) (*model.SandboxSt
 	return nil, fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 }
 
-func (r *recorder) SandboxInfo(_ context.Context, id string) (map[string]string, error) {
-	return map[string]string{"info": `{"pod":true}`}, r.record("SandboxInfo", id)
+func (r *recorder) SandboxInfo(_ context.Context, id string) (map[string]any, error) {
+	return map[string]any{"pod": true}, r.record("SandboxInfo", id)
 }
 
 func (r *recorder) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*model.SandboxStatus, error) {
@@ -123,8 +123,8 @@ func (r *recorder) ContainerStatus(_ context.Context, id string) (*model.Contain
 	return nil, fmt.Errorf("container %q: %w", id, errdefs.ErrNotFound)
 }
 
-func (r *recorder) ContainerInfo(_ context.Context, id string) (map[string]string, error) {
-	return map[string]string{"info": `{"pid":1}`}, r.record("ContainerInfo", id)
+func (r *recorder) ContainerInfo(_ context.Context, id string) (map[string]any, error) {
+	return map[string]any{"pid": 1}, r.record("ContainerInfo", id)
 }
 
 func (r *recorder) ListContainers(_ context.Context, f model.ContainerFilter) ([]*model.ContainerStatus, error) {

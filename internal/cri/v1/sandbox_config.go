@@ -46,6 +46,36 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 	return out
 }
 
+// fromSandboxConfig is the reverse, with what is deprecated in the fields that have taken its place.
+func fromSandboxConfig(c *model.SandboxConfig) *api.PodSandboxConfig {
+	out := &api.PodSandboxConfig{
+		Metadata:     fromSandboxMetadata(c.Metadata),
+		Hostname:     c.Hostname,
+		LogDirectory: c.LogDirectory,
+		Labels:       c.Labels,
+		Annotations:  c.Annotations,
+		Linux: &api.LinuxPodSandboxConfig{
+			CgroupParent:    c.CgroupParent,
+			SecurityContext: fromSandboxSecurity(c.Security),
+			Sysctls:         c.Sysctls,
+			Overhead:        fromResources(c.Overhead),
+			Resources:       fromResources(c.Resources),
+		},
+	}
+	if d := c.DNS; d != nil {
+		out.DnsConfig = &api.DNSConfig{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
+	}
+	for _, m := range c.PortMappings {
+		out.PortMappings = append(out.PortMappings, &api.PortMapping{
+			Protocol:      protocolsOut[m.Protocol],
+			ContainerPort: m.ContainerPort,
+			HostPort:      m.HostPort,
+			HostIp:        m.HostIP,
+		})
+	}
+	return out
+}
+
 func toSandboxMetadata(c *check, p path, m *api.PodSandboxMetadata) model.SandboxMetadata {
 	if m == nil {
 		c.Fail(p, "is required")

@@ -32,9 +32,11 @@ func (s *runtimeService) PodSandboxStatus(ctx context.Context, req *api.PodSandb
 		Timestamp:          now.UnixNano(),
 	}
 	if req.Verbose {
-		if resp.Info, err = s.Runtime.SandboxInfo(ctx, st.ID); err != nil {
+		info, err := s.Runtime.SandboxInfo(ctx, st.ID)
+		if err != nil {
 			return nil, err
 		}
+		resp.Info = verboseInfo(s.dialect, info)
 	}
 	return resp, nil
 }

@@ -67,6 +67,76 @@ func toContainerSecurity(c *check, p path, s *api.LinuxContainerSecurityContext)
 	}
 }
 
+func fromSandboxSecurity(s model.SandboxSecurity) *api.LinuxSandboxSecurityContext {
+	return &api.LinuxSandboxSecurityContext{
+		NamespaceOptions:         fromNamespaces(s.Namespaces),
+		SelinuxOptions:           fromSELinux(s.SELinux),
+		RunAsUser:                fromSubject(s.RunAsUser),
+		RunAsGroup:               fromSubject(s.RunAsGroup),
+		ReadonlyRootfs:           s.ReadonlyRootfs,
+		SupplementalGroups:       s.SupplementalGroups,
+		SupplementalGroupsPolicy: fromGroupsPolicy(s.SupplementalGroupsStrict),
+		Privileged:               s.Privileged,
+		Seccomp:                  fromProfile(s.Seccomp),
+		Apparmor:                 fromProfile(s.AppArmor),
+	}
+}
+
+func fromContainerSecurity(s model.ContainerSecurity) *api.LinuxContainerSecurityContext {
+	out := &api.LinuxContainerSecurityContext{
+		Privileged:               s.Privileged,
+		NamespaceOptions:         fromNamespaces(s.Namespaces),
+		SelinuxOptions:           fromSELinux(s.SELinux),
+		RunAsUser:                fromSubject(s.RunAsUser),
+		RunAsGroup:               fromSubject(s.RunAsGroup),
+		RunAsUsername:            s.RunAsUsername,
+		ReadonlyRootfs:           s.ReadonlyRootfs,
+		SupplementalGroups:       s.SupplementalGroups,
+		SupplementalGroupsPolicy: fromGroupsPolicy(s.SupplementalGroupsStrict),
+		NoNewPrivs:               s.NoNewPrivs,
+		MaskedPaths:              s.MaskedPaths,
+		ReadonlyPaths:            s.ReadonlyPaths,
+		Seccomp:                  fromProfile(s.Seccomp),
+		Apparmor:                 fromProfile(s.AppArmor),
+	}
+	if c := s.Capabilities; len(c.Add)+len(c.Drop)+len(c.AddAmbient) > 0 {
+		out.Capabilities = &api.Capability{
+			AddCapabilities:        c.Add,
+			DropCapabilities:       c.Drop,
+			AddAmbientCapabilities: c.AddAmbient,
+		}
+	}
+	return out
+}
+
+func fromSELinux(s *model.SELinux) *api.SELinuxOption {
+	if s == nil {
+		return nil
+	}
+	return &api.SELinuxOption{User: s.User, Role: s.Role, Type: s.Type, Level: s.Level}
+}
+
+func fromSubject(id *int64) *api.Int64Value {
+	if id == nil {
+		return nil
+	}
+	return &api.Int64Value{Value: *id}
+}
+
+func fromGroupsPolicy(strict bool) api.SupplementalGroupsPolicy {
+	if strict {
+		return api.SupplementalGroupsPolicy_Strict
+	}
+	return api.SupplementalGroupsPolicy_Merge
+}
+
+func fromProfile(p *model.SecurityProfile) *api.SecurityProfile {
+	if p == nil {
+		return nil
+	}
+	return &api.SecurityProfile{ProfileType: profileTypesOut[p.Type], LocalhostRef: p.LocalhostRef}
+}
+
 // toNamespaces translates namespace choices. A container may join the PID namespace of another one (TARGET); a pod, or
 // another namespace than PID, may not.
 func toNamespaces(c *check, p path, o *api.NamespaceOption, container bool) model.NamespaceOptions {

@@ -20,7 +20,8 @@ type Runtime interface {
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	SandboxStatus(ctx context.Context, id string) (*model.SandboxStatus, error)
-	SandboxInfo(ctx context.Context, id string) (map[string]string, error)
+	// SandboxInfo has values for JSON by name, of which config is a *model.SandboxConfig.
+	SandboxInfo(ctx context.Context, id string) (map[string]any, error)
 	ListSandboxes(ctx context.Context, filter model.SandboxFilter) ([]*model.SandboxStatus, error)
 
 	// CheckpointSandbox writes running containers of a pod to an empty directory at an absolute path.
@@ -37,7 +38,8 @@ type Runtime interface {
 	StopContainer(ctx context.Context, id string, timeout time.Duration) error
 	RemoveContainer(ctx context.Context, id string) error
 	ContainerStatus(ctx context.Context, id string) (*model.ContainerStatus, error)
-	ContainerInfo(ctx context.Context, id string) (map[string]string, error)
+	// ContainerInfo has values for JSON by name, of which config is a *model.ContainerConfig.
+	ContainerInfo(ctx context.Context, id string) (map[string]any, error)
 	ListContainers(ctx context.Context, filter model.ContainerFilter) ([]*model.ContainerStatus, error)
 	UpdateContainerResources(ctx context.Context, id string, r *model.Resources, annotations map[string]string) error
 	ReopenContainerLog(ctx context.Context, id string) error
