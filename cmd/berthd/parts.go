@@ -349,7 +349,7 @@ func (d *parts) openStreams(context.Context) (err error) {
 		defer cancel()
 		return d.streams.Close(end)
 	})
-	return nil
+	return d.pods.ReserveStreams(d.streams.Address())
 }
 
 func (d *parts) serveMetrics(context.Context) error {

@@ -70,7 +70,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]any, e
 	return info, nil
 }
 
-// containerExtensions are what clients of APIs other than v1 ask for, where the CRI's configuration has no field for it.
+// containerExtensions are what clients of APIs other than v1 ask for and the CRI's configuration has no field for.
 type containerExtensions struct {
 	Name            string `json:"name,omitempty"`
 	QuotaID         string `json:"quotaID,omitempty"`

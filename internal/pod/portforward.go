@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -83,12 +84,22 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	return ctx.Err()
 }
 
+// ReserveStreams keeps the port of the streaming server, at this address, from pods.
+func (m *Manager) ReserveStreams(address string) error {
+	server, err := netip.ParseAddrPort(address)
+	if err == nil {
+		m.parts.Reserve(server)
+	}
+	return err
+}
+
 // IsHostPort tells whether TCP connections to a port of the node may lead to a pod, now or once StartSandbox has
-// brought the pod back: after a reboot all pods are broken.
+// brought the pod back: after a reboot all pods are broken. Those to a pod that is being removed may do so too, until
+// CNI plugins have removed its network.
 func (m *Manager) IsHostPort(port uint16) bool {
 	for _, s := range m.index.Sandboxes() {
 		r := s.Record()
-		if r.Phase == record.SandboxStopped || r.Phase == record.SandboxRemoving || r.NodeNetwork() {
+		if r.Phase == record.SandboxStopped || r.NodeNetwork() {
 			continue
 		}
 		for _, p := range r.Config.PortMappings {

@@ -36,7 +36,8 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]any, err
 	r := s.Record()
 	namespaces := map[string]string{}
 	spec := &specs.Spec{Version: specs.Version, Hostname: r.Config.Hostname,
-		Annotations: ocispec.SandboxAnnotations(s.ID(), r.Config), Linux: &specs.Linux{CgroupsPath: m.cgroups.SandboxPath(r.CgroupParent, s.ID())}}
+		Annotations: ocispec.SandboxAnnotations(s.ID(), r.Config),
+		Linux:       &specs.Linux{CgroupsPath: m.cgroups.SandboxPath(r.CgroupParent, s.ID())}}
 	for _, pinned := range []struct {
 		kind namespace.Kind
 		spec specs.LinuxNamespaceType

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 
@@ -39,6 +40,8 @@ type Maker struct {
 	Tmpfs   Tmpfs
 	// ResolvConf are the node's files for pods that have no DNS of their own.
 	ResolvConf resolvconf.Files
+
+	reserved atomic.Pointer[netip.AddrPort] // see Reserve
 }
 
 // Handler is what a runtime handler says of the parts of its pods.
@@ -176,6 +179,9 @@ func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before
 	r := s.Record()
 	if r.NodeNetwork() {
 		return nil
+	}
+	if err := p.checkPorts(r.Config.PortMappings); err != nil {
+		return err
 	}
 	pod := p.networkPod(&r)
 	pod.Before = before
