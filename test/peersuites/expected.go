@@ -149,9 +149,6 @@ var crioExpected = byReason{
 	"the default capabilities are those of containerd, which are more than CRI-O's": {
 		"ctr.bats: ctr with default list of capabilities from crio.conf",
 	},
-	"looks for a field of CRI-O's verbose status": {
-		"ctr.bats: privileged ctr -- check for rw mounts",
-	},
 	"runs the same pod a second time, which is refused as already there, as the CRI asks": {
 		"ctr.bats: annotations passed through",
 	},

@@ -9,8 +9,8 @@ import (
 	"berth/internal/model"
 )
 
-// Reserve keeps the port of a TCP server of berthd from pods, whatever makes their host ports: rules for such a pod would
-// lead the clients of the server to it. It is called before pods are made.
+// Reserve keeps the port of a TCP server of berthd from pods, whatever makes their host ports: rules for such a pod
+// would lead the clients of the server to it. It is called before pods are made.
 func (p *Maker) Reserve(server netip.AddrPort) { p.reserved.Store(&server) }
 
 // checkPorts refuses a host port that Reserve has kept, with errdefs.ErrFailedPrecondition.
