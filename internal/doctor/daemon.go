@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/hostpath/inroot"
 )
 
 // Daemon describes the running daemon, as it tells it over its socket.
@@ -41,7 +43,7 @@ func (d *Daemon) command(ctx context.Context, proc string, words ...string) (*ex
 		return nil, errors.New("the daemon's process is not known")
 	}
 	process := filepath.Join(proc, fmt.Sprint(d.PID))
-	line, err := os.ReadFile(filepath.Join(process, "cmdline"))
+	line, err := firstBytes(filepath.Join(process, "cmdline"))
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +171,11 @@ func checkKubelet(_ context.Context, cfg Config) Finding {
 	if file != "" {
 		data, err := k.configuration(cfg.proc())
 		if err != nil {
-			return poor("the kubelet's configuration cannot be read: "+err.Error(), "Run it as root: sudo berth doctor")
+			advice := "See how it was started: tr '\\0' '\\n' </proc/" + k.pid + "/cmdline"
+			if errors.Is(err, os.ErrPermission) {
+				advice = "Run it as root: sudo berth doctor"
+			}
+			return poor("the kubelet's configuration cannot be read: "+err.Error(), advice)
 		}
 		if m := cgroupDriverKey.FindSubmatch(data); m != nil {
 			driver, from = string(m[1]), file
@@ -199,14 +205,18 @@ type kubelet struct {
 	hidden bool     // the command line does not show the kubelet's flags, because k3s replaces it by its title
 }
 
-// configuration is the file of the kubelet's --config, and nothing without that flag.
+// maxKubeletFile is how large a kubelet's configuration may be, in bytes. They have a few thousand.
+const maxKubeletFile = 1 << 20
+
+// configuration is the file of the kubelet's --config, and nothing without that flag. It is read as the kubelet sees
+// it, which may have a root of its own: that of a container, where any process may call itself a kubelet. So no link
+// leads out of that root, and neither a pipe nor a device is opened.
 func (k kubelet) configuration(proc string) ([]byte, error) {
 	file := flagValue(k.args, "--config")
 	if file == "" {
 		return nil, nil
 	}
-	// As the kubelet sees it, which may have a root of its own.
-	return os.ReadFile(filepath.Join(proc, k.pid, "root", file))
+	return inroot.File(filepath.Join(proc, k.pid, "root"), file, maxKubeletFile)
 }
 
 // withFlag says how the kubelet is started with a flag.
@@ -220,32 +230,53 @@ func (k kubelet) withFlag(flag string) string {
 // The units of k3s' installer, by the title of the process.
 var k3sUnits = map[string]string{"k3s server": "k3s", "k3s agent": "k3s-agent"}
 
-// findKubelet looks for a kubelet among the processes of the machine.
+// findKubelet looks for a kubelet among the processes of the machine. Any process of a container can have that name, so
+// a kubelet in a container is taken only if there is no other. A kubelet may run in a container of another runtime.
 func findKubelet(proc string) (k kubelet, runs bool) {
 	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
 	for _, path := range commands {
-		data, err := firstBytes(path)
-		if err != nil {
-			continue // it has ended
-		}
-		k := kubelet{pid: filepath.Base(filepath.Dir(path)), unit: "kubelet"}
-		k.args = strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
-		program := filepath.Base(k.args[0])
-		if program == "kubelet" {
-			return k, true
-		}
-		if unit, is := k3sUnits[program]; is {
-			k.unit, k.hidden = unit, true
-			return k, true
+		found, is := kubeletOf(path)
+		switch {
+		case !is:
+		case !inContainer(filepath.Dir(path)):
+			return found, true
+		case !runs:
+			k, runs = found, true
 		}
 	}
-	return kubelet{}, false
+	return k, runs
+}
+
+// kubeletOf says whether a process with this file of its arguments is a kubelet.
+func kubeletOf(path string) (k kubelet, is bool) {
+	data, err := firstBytes(path)
+	if err != nil {
+		return k, false // the process has ended
+	}
+	k = kubelet{pid: filepath.Base(filepath.Dir(path)), unit: "kubelet"}
+	k.args = strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+	program := filepath.Base(k.args[0])
+	if unit, is := k3sUnits[program]; is {
+		k.unit, k.hidden = unit, true
+		return k, true
+	}
+	return k, program == "kubelet"
+}
+
+// containerCgroup is in the name of the cgroup of a container of any runtime: its ID.
+var containerCgroup = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// inContainer says whether a process is in the cgroup of a container, or may be.
+func inContainer(process string) bool {
+	cgroups, err := firstBytes(filepath.Join(process, "cgroup"))
+	return err != nil || containerCgroup.Match(cgroups)
 }
 
 // maxArguments is how many bytes of a process's arguments are read. A process of a container may say that it has
 // gigabytes of them (PR_SET_MM_MAP).
 const maxArguments = 1 << 20
 
+// firstBytes reads a file of a process's directory in /proc.
 func firstBytes(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

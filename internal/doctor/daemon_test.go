@@ -1,11 +1,15 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
@@ -137,6 +141,104 @@ func TestAKubeletAndItsRuntimeHaveToMakeCgroupsAlike(t *testing.T) {
 	}
 	if f := checkKubelet(t.Context(), Config{Proc: proc(t, "bash")}); f.Level != Good {
 		t.Errorf("without a kubelet: %+v", f)
+	}
+}
+
+// TestAKubeletsFileIsReadSafely: any process of a container can call itself a kubelet, and its file be what never ends,
+// or a link to a file of the node. Seen to fail where the file was opened by its name: it hung at the pipe, read all of
+// the sparse file, and followed the links.
+func TestAKubeletsFileIsReadSafely(t *testing.T) {
+	node := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(node, []byte("cgroupDriver: systemd\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := strings.Repeat("../", 20)
+	for name, tc := range map[string]struct {
+		make   func(path string) error
+		detail string
+	}{
+		"a pipe":        {func(path string) error { return unix.Mkfifo(path, 0o600) }, "not a regular file"},
+		"a directory":   {func(path string) error { return os.Mkdir(path, 0o700) }, "not a regular file"},
+		"a device":      {func(path string) error { return os.Symlink("/dev/null", path) }, "no such file"},
+		"a link out":    {func(path string) error { return os.Symlink(node, path) }, "no such file"},
+		"one upwards":   {func(path string) error { return os.Symlink(up+node, path) }, "no such file"},
+		"a sparse file": {sparse, "over the limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := proc(t, "kubelet", "--config=/k")
+			root := filepath.Join(dir, "7", "root")
+			if err := errors.Join(os.Mkdir(root, 0o700), tc.make(filepath.Join(root, "k"))); err != nil {
+				t.Fatal(err)
+			}
+			found := make(chan Finding, 1)
+			go func() {
+				found <- checkKubelet(t.Context(), Config{Proc: dir, Daemon: &Daemon{CgroupDriver: "cgroupfs"}})
+			}()
+			select {
+			case f := <-found:
+				if f.Level != Poor || !strings.Contains(f.Detail, tc.detail) || !strings.Contains(f.Advice, "/proc/7/cmdline") {
+					t.Errorf("%+v", f)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the check does not return")
+			}
+		})
+	}
+}
+
+// sparse makes a file of 64 MiB that takes no space.
+func sparse(path string) error {
+	return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 64<<20))
+}
+
+// TestAKubeletsFileIsFoundBelowItsRoot, which in /proc is a link of the kernel's.
+func TestAKubeletsFileIsFoundBelowItsRoot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "k.yaml")
+	if err := os.WriteFile(file, []byte("a: b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	data, err := kubelet{pid: "self", args: []string{"kubelet", "--config", file}}.configuration("/proc")
+	if err != nil || string(data) != "a: b\n" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+// TestAKubeletInAContainerIsTheLastChoice: it is the node's only if there is no other. Seen to fail where the first
+// process with the name was taken.
+func TestAKubeletInAContainerIsTheLastChoice(t *testing.T) {
+	const (
+		id  = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+		pod = "0::/kubepods/besteffort/pod5/" + id + "\n"
+		own = "0::/system.slice/kubelet.service\n"
+	)
+	for name, tc := range map[string]struct {
+		cgroups map[string]string // by process
+		want    string            // process; empty: none
+	}{
+		"the node's":            {map[string]string{"7": own}, "7"},
+		"behind a pod's":        {map[string]string{"30": pod, "7": own}, "7"},
+		"before a pod's":        {map[string]string{"10": own, "7": pod}, "10"},
+		"in a container, only":  {map[string]string{"30": "0::/docker/" + id + "\n"}, "30"},
+		"in a scope of systemd": {map[string]string{"30": "0::/crio-" + id + ".scope\n", "40": own}, "40"},
+		"cgroup v1":             {map[string]string{"30": "3:cpu:/a\n2:pids:/berth/" + id + "\n", "40": own}, "40"},
+		"one that has ended":    {map[string]string{"30": "", "40": own}, "40"},
+		"none":                  {nil, ""},
+	} {
+		dir := t.TempDir()
+		for pid, cgroup := range tc.cgroups {
+			process := filepath.Join(dir, pid)
+			err := errors.Join(os.Mkdir(process, 0o700),
+				os.WriteFile(filepath.Join(process, "cmdline"), []byte("kubelet\x00"), 0o600))
+			if cgroup != "" {
+				err = errors.Join(err, os.WriteFile(filepath.Join(process, "cgroup"), []byte(cgroup), 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if k, runs := findKubelet(dir); k.pid != tc.want || runs != (tc.want != "") {
+			t.Errorf("%s: process %q, want %q", name, k.pid, tc.want)
+		}
 	}
 }
 

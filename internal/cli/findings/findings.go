@@ -73,6 +73,8 @@ const leastText = 30
 
 // Print writes a line for each finding, and below it the commands that mend what it is about. Lines are broken between
 // words where they are longer than so many columns; 0 breaks none, so that programs find a finding in one line.
+// Characters that speak to a terminal are replaced: a finding may name what a process of a container has as its
+// arguments.
 func Print(out io.Writer, columns int, colored bool, findings []doctor.Finding) error {
 	marks := map[doctor.Level]string{doctor.Good: "ok  ", doctor.Poor: "warn", doctor.Bad: "FAIL"}
 	tints := map[doctor.Level]int{doctor.Good: 32, doctor.Poor: 33, doctor.Bad: 31}
@@ -86,13 +88,14 @@ func Print(out io.Writer, columns int, colored bool, findings []doctor.Finding) 
 		if colored {
 			mark = fmt.Sprintf("\x1b[%dm%s\x1b[0m", tints[f.Level], mark)
 		}
-		detail := fill(f.Detail, columns, margin)
+		detail := fill(table.Sentence(f.Detail), columns, margin)
 		if _, err := fmt.Fprintf(out, "%s  %-*s  %s\n", mark, width, f.Subject, detail); err != nil {
 			return err
 		}
 		for line := range strings.Lines(f.Advice) {
 			const arrow = "-> "
-			advice := fill(strings.TrimSuffix(line, "\n"), columns, margin+strings.Repeat(" ", len(arrow)))
+			line = table.Printable(strings.TrimSuffix(line, "\n"))
+			advice := fill(line, columns, margin+strings.Repeat(" ", len(arrow)))
 			if _, err := fmt.Fprintf(out, "%s%s%s\n", margin, arrow, advice); err != nil {
 				return err
 			}

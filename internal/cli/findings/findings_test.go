@@ -35,3 +35,19 @@ func TestFindingsFitATerminal(t *testing.T) {
 		t.Errorf("without a terminal, %v:\n%s", err, b.String())
 	}
 }
+
+// TestFindingsDoNotSpeakToTheTerminal: a process of a container that calls itself a kubelet has the words of some. Seen
+// to fail where the texts were printed as they are.
+func TestFindingsDoNotSpeakToTheTerminal(t *testing.T) {
+	found := []doctor.Finding{{Subject: "kubelet", Level: doctor.Poor, Detail: "a\x1b[2Jb\nc", Advice: "d\x1b]0;e\a\nf"}}
+	for _, columns := range []int{0, 80} {
+		var b strings.Builder
+		if err := Print(&b, columns, false, found); err != nil {
+			t.Fatal(err)
+		}
+		if out := b.String(); strings.Trim(out, "\n") == "" || strings.ContainsAny(out, "\x1b\a") ||
+			strings.Count(out, "\n") != 3 {
+			t.Errorf("%d columns: %q", columns, out)
+		}
+	}
+}
