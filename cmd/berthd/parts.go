@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -452,7 +453,7 @@ const keeperPatience = 2 * time.Second
 // info is what a verbose Status tells of the daemon.
 func (d *parts) info(ctx context.Context) map[string]any {
 	info := map[string]any{
-		"config": d.now.Load().Config, "streaming": d.streams.Address(),
+		"pid": os.Getpid(), "config": d.now.Load().Config, "streaming": d.streams.Address(),
 		"images": map[string]any{"unsynced": d.images.Unsynced()},
 	}
 	if d.plugins != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +27,14 @@ type finding struct{ Subject, Level, Detail, Advice string }
 // examine is berth doctor for a node, by subject. Its exit code is about the machine.
 func examine(t *testing.T, n *node.Node) map[string]finding {
 	t.Helper()
+	return examineAt(t, n, n.Address)
+}
+
+// examineAt is examine by way of another socket.
+func examineAt(t *testing.T, n *node.Node, address string) map[string]finding {
+	t.Helper()
 	out, err := exec.CommandContext(context.Background(), filepath.Join(n.Programs(), "berth"),
-		"--address", n.Address, "doctor", "-o", "json").Output()
+		"--address", address, "doctor", "-o", "json").Output()
 	var list []finding
 	if json.Unmarshal(out, &list) != nil {
 		t.Fatalf("berth doctor: %v: %s", err, out)
@@ -77,6 +84,37 @@ func TestDoctorAsksTheDaemonThatRuns(t *testing.T) {
 		t.Errorf("while the keeper hangs: %+v", f)
 	}
 	resume()
+}
+
+// TestDoctorFindsTheDaemonBehindAnothersSocket: with a socket unit systemd listens, and here this test does. Seen to
+// fail where the process that listens was taken for the daemon.
+func TestDoctorFindsTheDaemonBehindAnothersSocket(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's command")
+	n := nodetest.Shared(t)
+	address := filepath.Join(t.TempDir(), "berth.sock")
+	relay, err := net.Listen("unix", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	go func() {
+		for {
+			client, err := relay.Accept()
+			if err != nil {
+				return
+			}
+			daemon, err := net.Dial("unix", n.Socket)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go func() { defer client.Close(); _, _ = io.Copy(client, daemon) }()
+			go func() { defer daemon.Close(); _, _ = io.Copy(daemon, client) }()
+		}
+	}()
+	if f := examineAt(t, n, address)["configuration"]; f.Level != "good" || f.Detail != "the configuration is good" {
+		t.Errorf("%+v", f)
+	}
 }
 
 // bundled is what berth bundle packs on a node, by name.

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,10 +45,11 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		}
 		keeper struct{ Version string }
 		images struct{ Unsynced *doctor.Unsynced }
+		told   int // the daemon's process, as it says; 0: it is too old to say
 	)
 	for key, to := range map[string]any{
 		"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI, "images": &images,
-		"image_verifiers": &d.Verifiers,
+		"image_verifiers": &d.Verifiers, "pid": &told,
 	} {
 		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
 			return nil // another runtime's
@@ -61,11 +65,30 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		s.Address = strings.TrimPrefix(s.Address, "unix://")
 		d.Snapshotter = &s
 	}
-	d.PID = connection.PeerPID(ctx, socket)
+	d.PID = processOf("/proc", connection.PeerPID(ctx, socket), told)
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())
 	}
 	return &d
+}
+
+// processOf is the daemon's process: that which listens on its socket, or the one that the daemon names where another
+// listens for it, such as systemd for a socket unit. 0: it is not known. What the daemon says holds if its listener is
+// in the same PID namespace as this process, where a number is the same process for all.
+func processOf(proc string, listener, told int) int {
+	if listener == 0 || listener == told || told == 0 {
+		return listener
+	}
+	link := func(process, name string) string {
+		to, _ := os.Readlink(filepath.Join(proc, process, name))
+		return strings.TrimSuffix(to, " (deleted)") // its file was replaced by another version's
+	}
+	is := func(pid int) bool { return filepath.Base(link(strconv.Itoa(pid), "exe")) == "berthd" }
+	own := link("self", "ns/pid")
+	if is(listener) || !is(told) || own == "" || own != link(strconv.Itoa(listener), "ns/pid") {
+		return listener
+	}
+	return told
 }
 
 // leastText is how many columns the text of a finding has at least. A narrower terminal breaks the lines itself.

@@ -1,6 +1,9 @@
 package findings
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -48,6 +51,38 @@ func TestFindingsDoNotSpeakToTheTerminal(t *testing.T) {
 		if out := b.String(); strings.Trim(out, "\n") == "" || strings.ContainsAny(out, "\x1b\a") ||
 			strings.Count(out, "\n") != 3 {
 			t.Errorf("%d columns: %q", columns, out)
+		}
+	}
+}
+
+// TestTheDaemonsProcessIsFoundBehindASocketUnit: systemd listens for it. Seen to fail where the listener was taken, and
+// without the comparison of namespaces.
+func TestTheDaemonsProcessIsFoundBehindASocketUnit(t *testing.T) {
+	proc := t.TempDir()
+	for process, links := range map[string][2]string{ // its program and its PID namespace
+		"1": {"/usr/lib/systemd/systemd", "pid:[1]"}, "5": {"/usr/bin/berthd", "pid:[1]"},
+		"6": {"/usr/bin/berthd (deleted)", "pid:[1]"}, "7": {"/bin/sh", "pid:[1]"}, "8": {"/sbin/init", "pid:[2]"},
+		"self": {"/usr/bin/berth", "pid:[1]"},
+	} {
+		dir := filepath.Join(proc, process)
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "ns"), 0o700),
+			os.Symlink(links[0], filepath.Join(dir, "exe")), os.Symlink(links[1], filepath.Join(dir, "ns", "pid"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct{ listener, told, want int }{
+		"it listens itself":           {5, 5, 5},
+		"an older one":                {5, 0, 5},
+		"systemd listens":             {1, 5, 5},
+		"its file was replaced":       {1, 6, 6},
+		"what it names is no berthd":  {1, 7, 1},
+		"what it names has ended":     {1, 9, 1},
+		"another PID namespace":       {8, 5, 8},
+		"berthd listens, and is told": {6, 5, 6},
+		"nobody of root's listens":    {0, 5, 0},
+	} {
+		if got := processOf(proc, tc.listener, tc.told); got != tc.want {
+			t.Errorf("%s: process %d, want %d", name, got, tc.want)
 		}
 	}
 }

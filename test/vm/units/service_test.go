@@ -2,6 +2,7 @@ package units
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -124,7 +125,8 @@ func TestTheWatchdogEndsADaemonThatHangs(t *testing.T) {
 }
 
 // TestTheSocketUnitHoldsConnections: with berthd.socket, a client that connects while berthd is restarted, or stopped,
-// is answered by the berthd that comes, and none is refused. Without it, berthd makes its socket again.
+// is answered by the berthd that comes, and none is refused. `berth doctor` finds the process of berthd, though systemd
+// listens for it. Without the unit, berthd makes its socket again.
 func TestTheSocketUnitHoldsConnections(t *testing.T) {
 	n := installed(t)
 	p := nodetest.RunPod(t, n)
@@ -187,6 +189,16 @@ func TestTheSocketUnitHoldsConnections(t *testing.T) {
 	info, err := os.Stat(socket)
 	if err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket is %v, %v", info, err)
+	}
+	out, err := exec.Command("berth", "doctor", "-o", "json").Output() // its exit code is about the machine
+	var found []struct{ Subject, Level, Detail string }
+	if json.Unmarshal(out, &found) != nil {
+		t.Fatalf("berth doctor: %v: %s", err, out)
+	}
+	for _, f := range found {
+		if f.Subject == "configuration" && strings.HasPrefix(f.Detail, "not checked: ") {
+			t.Errorf("doctor does not find berthd: %s", f.Detail)
+		}
 	}
 	lives(t, c, started, pid)
 }
