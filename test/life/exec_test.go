@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -318,6 +319,70 @@ func TestAnExecWhoseClientLeavesDoesNotStay(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestAStopOfBerthdWaitsForCommandsAndThenKillsThem: those of execs and of ExecSync. It waits for
+// shutdown_timeout, and their container runs on. Seen to fail where Exec did not kill the command of a context that had
+// ended.
+func TestAStopOfBerthdWaitsForCommandsAndThenKillsThem(t *testing.T) {
+	nodetest.BerthOnly(t, "it is about Berth's shutdown_timeout")
+	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "2s"` + "\n"})
+	c := nodetest.RunPod(t, n).Run()
+	started := c.Status().StartedAt
+	command := func(name, script string) []string { return []string{"sh", "-c", "touch /" + name + "; " + script} }
+	type result struct {
+		code int
+		err  error
+	}
+	run := func(name, script string) <-chan result {
+		at := execURL(t, c, &cri.ExecRequest{Cmd: command(name, script), Stdout: true})
+		ended := make(chan result, 1)
+		go func() {
+			code, err := nodetest.Stream(nodetest.Context(t), nodetest.WebSocket, at,
+				remotecommand.StreamOptions{Stdout: io.Discard})
+			ended <- result{code, err}
+		}()
+		return ended
+	}
+	short, long := run("short", "sleep 2; exit 3"), run("long", "exec sleep 4000")
+	sync := make(chan error, 1)
+	go func() {
+		_, err := n.Runtime.ExecSync(nodetest.Context(t),
+			&cri.ExecSyncRequest{ContainerId: c.ID, Cmd: command("sync", "exec sleep 4001")})
+		sync <- err
+	}()
+	nodetest.Eventually(t, 10*time.Second, "the commands run", func() error {
+		r, err := n.Runtime.ExecSync(nodetest.Context(t),
+			&cri.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"ls", "/short", "/long", "/sync"}})
+		if err == nil && r.ExitCode != 0 {
+			return fmt.Errorf("%s", r.Stderr)
+		}
+		return err
+	})
+	if err := n.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-short; got.err != nil || got.code != 3 {
+		t.Errorf("the command that ends in time: %d, %v", got.code, got.err)
+	}
+	if got := <-long; got.err == nil {
+		t.Errorf("the command that does not end in time ended with %d", got.code)
+	}
+	if err := <-sync; err == nil {
+		t.Error("the command of ExecSync has ended")
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 5*time.Second, "the commands are gone", func() error {
+		if ps := c.Sh("ps -o args"); strings.Contains(ps, "sleep 4000") || strings.Contains(ps, "sleep 4001") {
+			return fmt.Errorf("%s", ps)
+		}
+		return nil
+	})
+	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING || s.StartedAt != started {
+		t.Errorf("its container is %v", s)
+	}
 }
 
 func attachURL(t *testing.T, c *nodetest.Container, r *cri.AttachRequest) string {
