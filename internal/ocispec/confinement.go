@@ -21,7 +21,7 @@ import (
 // apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor, and
 // where it is out of reach (AppArmorOutOfReach), it does nothing and says false.
 func LoadAppArmor(name string) (bool, error) {
-	if !appArmorUsable() {
+	if !appArmorUsable(sysfs) {
 		return false, nil
 	}
 	if err := apparmor.LoadDefaultProfile(name); err != nil {
