@@ -29,7 +29,8 @@ var list = map[string]row{
 			"TestARefusedRegistrationEndsThePlugin TestAKubeletThatDoesNotAnswerIsWaitedFor " +
 			"TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
 	"GetDevicePluginOptions": {"asks once after each registration, for as long as a call may take: the plugin may begin " +
-		"to serve late. An answer counts more than what the registration said; a plugin without the call is taken at that",
+		"to serve late. An answer counts more than what the registration said. If the plugin does not have this call, the " +
+		"options of its registration hold",
 		"answers as it registers, since kubelets ask then; other calls wait until the registration is taken",
 		"TestTheServiceStartsWithTheKubeletsWord TestAPluginThatServesOnlyOnceItIsRegistered " +
 			"TestThePluginsOptionsAreItsLastWord " + gives},

@@ -136,7 +136,7 @@ func (r *Row) markdown() string {
 	}
 	exits := of(c[ExitsWrong], c[Exits])
 	if n := c[ExitsUntold]; n > 0 {
-		exits += fmt.Sprintf(" (%s untold)", digits(n))
+		exits += fmt.Sprintf(" (%s that the kernel did not keep)", digits(n))
 	}
 	return fmt.Sprintf("| %s | %s | %d | %s | %s | %s | %s | %s | %d | %s | %s | %s |", r.Scenario, rounds, c[Failed],
 		of(c[ProgramsWrong], c[Programs]), exits, of(c[LinesWrong], c[Lines]), of(c[BytesWrong], c[Bytes]),
