@@ -16,12 +16,11 @@ import (
 )
 
 // exposure is the most that systemd-analyze security may say of a unit, in tenths: what docs/security.md gives.
-var exposure = map[string]string{"berthd": "77", "berth-keeper": "92", "berth-device-plugin": "11",
+var exposure = map[string]string{"berthd": "77", "berth-keeper": "96", "berth-device-plugin": "11",
 	"berth-apply": "47"}
 
 // TestUnitsAreNoMoreExposedThanIsSaid. Seen to fail without RestrictAddressFamilies, SystemCallFilter,
-// CapabilityBoundingSet or RestrictRealtime in berthd's unit, and without IPAddressDeny or DevicePolicy
-// in the keeper's; what weighs less than a tenth is lost in the rounding.
+// CapabilityBoundingSet or RestrictRealtime in berthd's unit; what weighs less than a tenth is lost in the rounding.
 func TestUnitsAreNoMoreExposedThanIsSaid(t *testing.T) {
 	installed(t)
 	for unit, most := range exposure {
@@ -87,7 +86,7 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 		t.Errorf("the init process: %q", got)
 	}
 
-	// Devices of the host, which the keeper's unit has none of.
+	// Devices of the host.
 	privileged.Sh(
 		"dd if=/dev/fuse of=/dev/null count=0 2>&1 || test ! -e /dev/fuse; dd if=/dev/loop-control of=/dev/null count=0")
 
@@ -108,7 +107,7 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 		t.Errorf("a mount of the host's: %q", got)
 	}
 
-	// Addresses that the keeper's unit may not send to nor bind.
+	// Addresses of the host.
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,6 +137,47 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 		}
 		return err
 	})
+	hooked(t, p, port)
 	p.Remove()
 	nothingLeft(t)
+}
+
+// hooked starts a container with an OCI hook, which runs in the keeper's own cgroup. The hook opens devices that no
+// DevicePolicy of systemd's allows by itself, connects to a port of the host, and listens on one.
+func hooked(t *testing.T, p *nodetest.Pod, port int) {
+	t.Helper()
+	dir := t.TempDir()
+	program, ran := filepath.Join(dir, "hook"), filepath.Join(dir, "ran")
+	text := fmt.Sprintf(`#!/bin/bash
+exec 2>>%[1]s
+set -ex
+for device in /dev/loop-control /dev/fuse; do
+	[ ! -e $device ] || : <$device
+done
+read -r line </dev/tcp/127.0.0.1/%[2]d
+[ "$line" = reached ]
+perl -MSocket -e 'socket(S, PF_INET, SOCK_STREAM, 0) or die $!; bind(S, sockaddr_in(0, INADDR_ANY)) or die $!'
+echo done >&2
+`, ran, port)
+	if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "hook.json"), fmt.Appendf(nil, `{"version": "1.0.0",
+		"hook": {"path": %q}, "when": {"always": true}, "stages": ["createRuntime"]}`, program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(t, "/etc/berth/config.d/91-hooks.toml", fmt.Sprintf("hooks_dirs = [%q]\n", dir))
+	must(t, "systemctl", "reload", "berthd")
+	nodetest.Eventually(t, 30*time.Second, "a hook has run to its end", func() error {
+		c, err := p.TryCreate()
+		if err != nil {
+			return err
+		}
+		err = c.TryStart()
+		said, _ := os.ReadFile(ran)
+		if err != nil || !strings.HasSuffix(string(said), "done\n") {
+			return fmt.Errorf("the hook says %q, and the start %v", said, err)
+		}
+		return nil
+	})
 }

@@ -1,0 +1,43 @@
+package packaging_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// settings are what a unit of this tree sets: values by key, in the order of the file. A key without a value is there.
+func settings(t *testing.T, unit string) map[string][]string {
+	t.Helper()
+	data, err := os.ReadFile("systemd/" + unit + ".in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]string{}
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if key, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			found[key] = append(found[key], value)
+		}
+	}
+	return found
+}
+
+// TestTheKeepersUnitRestrictsNoHook: OCI hooks, OCI runtimes (nvidia-container-runtime) and shims run in the cgroup of
+// the keeper's unit. Settings of the unit that apply to its cgroup would keep them from devices, such as /dev/nvidiactl
+// and /dev/kvm, and from the network. containerd's and CRI-O's units have none of them. In the virtual machine,
+// TestUnitsTakeNothingFromContainers runs such a hook. Seen to fail where the unit had IPAddressDeny, SocketBindDeny
+// and DevicePolicy.
+func TestTheKeepersUnitRestrictsNoHook(t *testing.T) {
+	set := settings(t, "berth-keeper.service")
+	if !slices.Equal(set["Delegate"], []string{"yes"}) {
+		t.Fatalf("the unit was not read: %v", set)
+	}
+	for _, key := range []string{"IPAddressDeny", "IPIngressFilterPath", "IPEgressFilterPath", "SocketBindDeny",
+		"RestrictNetworkInterfaces", "DevicePolicy", "DeviceAllow", "PrivateDevices", "PrivateNetwork", "ProtectClock"} {
+		if set[key] != nil {
+			t.Errorf("%s=%s would apply to what the keeper runs in its own cgroup", key, set[key])
+		}
+	}
+}
