@@ -13,7 +13,7 @@ import (
 // command is the beginning of a command line that mends something, or that shows what is wrong.
 var command = regexp.MustCompile(`\b(apt-get install|berth (doctor|pods|rmi)|berthd config|cat /|chmod o|dmesg -|` +
 	`du -|findmnt -?[T/]|grep |journalctl -u|ls -|make install|modprobe |mount -|sudo berth|sysctl -w|` +
-	`systemctl (disable|reload|restart|start)|ulimit -|uname -)|\x00 check`)
+	`systemctl (disable|mask|reload|restart|start)|ulimit -|uname -)|\x00 check`)
 
 // source is what a test reads of the package's own source.
 type source struct {

@@ -48,7 +48,7 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 	case err != nil:
 		return lacks(advice, "looks for containerd at %s, which does not answer (%v)", socket, err)
 	case !strings.Contains(version, "+berth."):
-		return lacks("If nothing needs containerd: systemctl disable --now containerd, and set containerd_address,\n"+
+		return lacks("If nothing needs containerd: systemctl mask --now containerd, and set containerd_address,\n"+
 			"or "+flag+".\n"+restart,
 			"asks containerd %s at %s and not Berth", version, socket)
 	}

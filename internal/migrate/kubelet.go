@@ -3,7 +3,9 @@ package migrate
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -19,7 +21,7 @@ var kubeletFiles = []string{
 var (
 	endpointKey = regexp.MustCompile(
 		`(?m)((?:^|[{,])\s*["']?containerRuntimeEndpoint["']?\s*:\s*)(["']?)([^"',\s}]*)(["']?)`)
-	endpointFlag = regexp.MustCompile(`--container-runtime-endpoint[= ][^\s"']+`)
+	endpointFlag = regexp.MustCompile(`--container-runtime-endpoint[= ]["']?([^\s"']+)`)
 )
 
 // KubeletFile is a kubelet's configuration (YAML or JSON) with another socket of its runtime.
@@ -55,23 +57,33 @@ func KubeletFile(path, socket string) (File, error) {
 	return File{Path: path, Data: []byte(out)}, nil
 }
 
-// KubeletCommands are what gives a kubelet of this machine another socket. from is the socket that it has now, and
-// changed the configuration that has the other one already, if there is one. A flag in another file comes before it.
-func KubeletCommands(from, to, changed string) []string {
-	var out []string
-	for _, path := range kubeletFiles {
+// Commands are what gives a kubelet of this machine another socket. id is the other runtime's, from its socket, and
+// changed the configuration that has the socket to already, if there is one. A flag in another file comes before it.
+func (k *Kubelet) Commands(id, from, to, changed string) []string {
+	out := k.unitCommands(id, to)
+	flags := slices.ContainsFunc(k.unit, func(f unitFile) bool {
+		return slices.ContainsFunc(f.keys, func(key unitKey) bool { return key.endpoint() != "" })
+	})
+	files := slices.Clone(kubeletFiles)
+	for _, path := range k.environmentFiles() {
+		if !slices.Contains(files, path) {
+			files = append(files, path)
+		}
+	}
+	for _, path := range files {
 		if path == changed {
 			continue
 		}
-		data, err := os.ReadFile(path)
+		data, err := os.ReadFile(filepath.Join(k.root, path))
 		if err != nil {
 			continue
 		}
 		if endpointFlag.Match(data) || endpointKey.Match(data) {
+			flags = true
 			out = append(out, fmt.Sprintf("sed -i 's#unix://%s#unix://%s#' %s", from, to, path))
 		}
 	}
-	if len(out) == 0 && changed == "" {
+	if !flags && changed == "" {
 		out = append(out,
 			"# containerRuntimeEndpoint: unix://"+to+" in the kubelet's configuration, or in /etc/default/kubelet:",
 			"# KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix://"+to)

@@ -43,6 +43,7 @@ type Migration struct {
 	Revert        bool   // put back what was written
 	NoImages      bool   // import no images
 	Address       string // of berthd; "": as the translated configuration says
+	System        string // where the node's file system is, for the kubelet's unit files; "": /
 
 	Out     io.Writer
 	Colored bool // Out takes the colours of a terminal
@@ -60,6 +61,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	if m.Revert {
 		return false, m.revert(record, id)
 	}
+	kubelet := migrate.ReadKubelet(m.System)
 	plan, err := m.translate()
 	if err != nil {
 		return false, err
@@ -72,6 +74,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("the translated configuration is not valid: %w", err)
 	}
+	kubelet.Notes(plan, loaded.Address)
 	files := plan.Files
 	if m.KubeletConfig != "" {
 		file, err := migrate.KubeletFile(m.KubeletConfig, loaded.Address)
@@ -101,7 +104,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	importErr := m.importImages(ctx, store, images, loaded.Config, record)
 	bad = m.examine(ctx, loaded.Config)
 	if !m.DryRun {
-		m.printNext(id, plan, loaded.Config)
+		m.printNext(kubelet, plan, loaded.Config)
 	}
 	return bad, importErr
 }
@@ -125,11 +128,13 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(m.Out, `Images that were imported stay, until "berth rmi --unused" removes them. Then:
+	fmt.Fprint(m.Out, `Images that were imported stay, until "berth rmi --unused" removes them. Then:
   systemctl disable --now berthd.socket berthd berth-keeper
-  systemctl enable --now %s
-  systemctl restart kubelet   # with its containerRuntimeEndpoint as it was
-`, id)
+`)
+	for _, line := range migrate.ReadKubelet(m.System).StartCommands(id) {
+		fmt.Fprintln(m.Out, "  "+line)
+	}
+	fmt.Fprintln(m.Out, "  systemctl restart kubelet   # with its containerRuntimeEndpoint as it was")
 	return nil
 }
 
@@ -354,10 +359,11 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 	return bad
 }
 
-func (m *Migration) printNext(id string, plan *migrate.Plan, cfg *config.Config) {
-	fmt.Fprintf(m.Out, "\nNext, on a node that is drained (docs/migrating.md):\n  systemctl disable --now %s\n"+
-		"  systemctl enable berth-keeper berthd && systemctl restart berthd\n", id)
-	for _, line := range migrate.KubeletCommands(plan.Socket, cfg.Address, m.KubeletConfig) {
+func (m *Migration) printNext(kubelet *migrate.Kubelet, plan *migrate.Plan, cfg *config.Config) {
+	fmt.Fprintln(m.Out, "\nNext, on a node that is drained (docs/migrating.md):")
+	for _, line := range append([]string{
+		kubelet.StopCommand(plan.ID()), "systemctl enable berth-keeper berthd && systemctl restart berthd",
+	}, kubelet.Commands(plan.ID(), plan.Socket, cfg.Address, m.KubeletConfig)...) {
 		fmt.Fprintln(m.Out, "  "+line)
 	}
 }
