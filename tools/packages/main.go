@@ -169,7 +169,8 @@ func pack(o *options, format string, list files.Contents) (string, error) {
 	return info.Target, errors.Join(packager.Package(info, f), f.Close())
 }
 
-// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /.
+// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /. Files of the administrator's are
+// left out, since tar would write over them at an upgrade; those of the defaults are with the documents, too.
 func tarball(o *options, list files.Contents) (name string, err error) {
 	name = filepath.Join(o.out, fmt.Sprintf("berth-%s-linux-%s.tar.gz", o.version, o.arch))
 	f, err := os.Create(name)
@@ -180,6 +181,9 @@ func tarball(o *options, list files.Contents) (name string, err error) {
 	w := tar.NewWriter(gz)
 	defer func() { err = errors.Join(err, w.Close(), gz.Close(), f.Close()) }()
 	for _, c := range list {
+		if c.Type == files.TypeConfigNoReplace {
+			continue
+		}
 		if err := add(w, c); err != nil {
 			return name, err
 		}
