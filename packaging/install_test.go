@@ -152,6 +152,7 @@ func TestPackagesInARoot(t *testing.T) {
 	s, paths := newSystem(t), releases(t)
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
 	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
+	t.Run("purge elsewhere", func(t *testing.T) { purgeElsewhere(s.with(t), paths) })
 	t.Run("rpm", func(t *testing.T) { rpmInARoot(s.with(t), paths) })
 	t.Run("selinux", func(t *testing.T) { selinuxInARoot(s.with(t), paths) })
 }
@@ -267,6 +268,78 @@ func purgeWithPods(s *system, paths map[string]string) {
 			}
 		}
 	}
+}
+
+// purgeElsewhere: the data are removed, and nothing else, where their directory is a disk of its own or a link to a
+// directory elsewhere. What is mounted there, by the path without the link, keeps them. Seen to fail where the script
+// removed the directories by their own paths: rm failed for the mount point, and removed the link only.
+func purgeElsewhere(s *system, paths map[string]string) {
+	const disk, other = "/data disk", "/data disk/other"
+	state, cli := s.at("/var/lib/berth"), s.at("/var/lib/berth-cli")
+	purged := func(t *testing.T, mounts string, gone, left []string) {
+		t.Helper()
+		s := s.with(t)
+		s.dpkg("-i", paths["1.0.0.deb"])
+		for _, path := range append(gone, left...) {
+			s.write(path, "{}")
+		}
+		s.write("/proc/mounts", mounts)
+		s.dpkg("--purge", "berth")
+		for _, path := range gone {
+			s.has(map[string]string{path: ""})
+		}
+		for _, path := range left {
+			s.has(map[string]string{path: "{}"})
+			if err := os.Remove(s.at(path)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := os.Remove(s.at("/proc/mounts")); err != nil {
+			t.Error(err)
+		}
+	}
+	s.t.Run("a disk of its own", func(t *testing.T) {
+		if err := os.MkdirAll(state, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		output(t, "mount", "-t", "tmpfs", "purge", state)
+		t.Cleanup(func() { output(t, "umount", state) })
+		purged(t, "purge /var/lib/berth tmpfs rw 0 0\n", []string{data, "/var/lib/berth/.hidden", cliData}, nil)
+		if entries, err := os.ReadDir(state); err != nil || len(entries) > 0 {
+			t.Errorf("the disk has %v, %v", entries, err)
+		}
+	})
+	if err := os.RemoveAll(state); err != nil {
+		s.t.Fatal(err)
+	}
+	link := func(t *testing.T, at, target string) {
+		t.Helper()
+		if err := os.MkdirAll(s.at(target), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// The same inside of the root and outside.
+		if err := os.Symlink("../.."+target, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.t.Run("links", func(t *testing.T) {
+		link(t, state, disk+"/berth")
+		link(t, cli, disk+"/cli")
+		purged(t, "", []string{data, cliData, disk + "/berth/pods/pod.json", disk + "/cli/pods/pod/pod.json"},
+			[]string{other})
+		for _, path := range []string{state, cli, s.at(disk + "/berth"), s.at(disk + "/cli")} {
+			if _, err := os.Lstat(path); !os.IsNotExist(err) {
+				t.Errorf("%s is left: %v", path, err)
+			}
+		}
+	})
+	s.t.Run("a link, with pods", func(t *testing.T) {
+		link(t, state, disk+"/berth")
+		purged(t, "overlay /data\\040disk/berth/pods/1/rootfs overlay rw 0 0\n", nil, []string{data, cliData, other})
+		if err := os.Remove(state); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // rpmInARoot: as debInARoot, by Debian's rpm. An rpm has no purge.
