@@ -41,3 +41,28 @@ func TestTheKeepersUnitRestrictsNoHook(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitsWaitForTheirDisk: the file system with the data is mounted before a unit starts. One with nofail or _netdev
+// in fstab is not ordered before services otherwise. Seen to fail where the units did not name the directories.
+func TestUnitsWaitForTheirDisk(t *testing.T) {
+	for unit, dir := range map[string]string{
+		"berthd.service": "/var/lib/berth", "berth-keeper.service": "/var/lib/berth",
+		"berth-apply.service": "/var/lib/berth-cli",
+	} {
+		if got := settings(t, unit)["RequiresMountsFor"]; !slices.Equal(got, []string{dir}) {
+			t.Errorf("%s: RequiresMountsFor=%q, want %s", unit, got, dir)
+		}
+	}
+}
+
+// TestASlowStartIsNotEnded: by default systemd ends a service of type notify that is not ready after 90 s, and a start
+// of berthd that has more to remove than that would begin again without an end. The watchdog stays. Seen to fail where
+// the unit did not set the limit.
+func TestASlowStartIsNotEnded(t *testing.T) {
+	set := settings(t, "berthd.service")
+	for key, want := range map[string]string{"Type": "notify", "TimeoutStartSec": "infinity", "WatchdogSec": "120"} {
+		if !slices.Equal(set[key], []string{want}) {
+			t.Errorf("%s=%q, want %s", key, set[key], want)
+		}
+	}
+}
