@@ -153,6 +153,7 @@ func TestPackagesInARoot(t *testing.T) {
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
 	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
 	t.Run("purge elsewhere", func(t *testing.T) { purgeElsewhere(s.with(t), paths) })
+	t.Run("uninstall by hand", func(t *testing.T) { uninstallByHand(s.with(t)) })
 	t.Run("rpm", func(t *testing.T) { rpmInARoot(s.with(t), paths) })
 	t.Run("selinux", func(t *testing.T) { selinuxInARoot(s.with(t), paths) })
 }
@@ -340,6 +341,54 @@ func purgeElsewhere(s *system, paths map[string]string) {
 			t.Error(err)
 		}
 	})
+}
+
+// uninstallByHand runs what docs/operations.md has for the end of an uninstallation. Files of the node that are mounted
+// below Berth's directories stay, as with a subPath of a hostPath after a kill of `berth run`. Seen to fail where the
+// page had rm alone.
+func uninstallByHand(s *system) {
+	page, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(page), "\n## Uninstall\n\n")
+	commands, _, ended := strings.Cut(section, "\n\n")
+	_, last, removes := strings.Cut(commands, "\n    make uninstall")
+	_, last, rest := strings.Cut(last, "\n")
+	if !found || !ended || !removes || !rest {
+		s.t.Fatalf("the page has another form: %.500s", section)
+	}
+	const file, manifest = "/srv/app/file", "/etc/berth/manifests/pod.yaml"
+	part := "/var/lib/berth-cli/pods/pod/subpaths/0"
+	for _, path := range []string{file, manifest, data, cliData, part + "/.made"} {
+		s.write(path, "{}")
+	}
+	output(s.t, "mount", "--bind", s.at("/srv/app"), s.at(part))
+	mounted := true
+	unmount := func() {
+		if mounted {
+			output(s.t, "umount", s.at(part))
+			mounted = false
+		}
+	}
+	s.t.Cleanup(unmount)
+	s.write("/proc/mounts", "/dev/sda "+part+" ext4 rw 0 0\n")
+	if said := output(s.t, "chroot", s.root, "sh", "-c", last); !strings.Contains(said, part) {
+		s.t.Errorf("the command does not print what is mounted: %q", said)
+	}
+	s.has(map[string]string{file: "{}", manifest: "{}", data: "{}", cliData: "{}"})
+	unmount()
+	s.write("/proc/mounts", "/dev/sda /srv ext4 rw 0 0\n")
+	output(s.t, "chroot", s.root, "sh", "-c", last)
+	s.has(map[string]string{file: "{}"})
+	for _, path := range []string{"/etc/berth", "/var/lib/berth", "/var/lib/berth-cli"} {
+		if _, err := os.Stat(s.at(path)); !os.IsNotExist(err) {
+			s.t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	if err := os.Remove(s.at("/proc/mounts")); err != nil {
+		s.t.Error(err)
+	}
 }
 
 // rpmInARoot: as debInARoot, by Debian's rpm. An rpm has no purge.
