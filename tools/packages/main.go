@@ -169,8 +169,8 @@ func pack(o *options, format string, list files.Contents) (string, error) {
 	return info.Target, errors.Join(packager.Package(info, f), f.Close())
 }
 
-// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /. Files of the administrator's are
-// left out, since tar would write over them at an upgrade; those of the defaults are with the documents, too.
+// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /. Files of the administrator's
+// are left out, since tar would write over them at an upgrade; those of the defaults are with the documents, too.
 func tarball(o *options, list files.Contents) (name string, err error) {
 	name = filepath.Join(o.out, fmt.Sprintf("berth-%s-linux-%s.tar.gz", o.version, o.arch))
 	f, err := os.Create(name)
