@@ -10,25 +10,42 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// dropRemoved finishes the removal of images that nothing refers to any more.
-func (s *Store) dropRemoved() error {
+// unneeded tells whether an image has something that was kept for holders alone, and none refers to the image any more.
+// index.mu is held.
+func (x *index) unneeded(r *imageRecord) bool {
+	return r != nil && (r.Removed || len(r.Replaced) > 0) && !x.referenced(r.ID)
+}
+
+// dropUnneeded finishes the removal of images that nothing refers to any more, and removes the remote layers that were
+// replaced in others.
+func (s *Store) dropUnneeded() error {
 	var errs []error
 	var unused []*layer
 	s.db.commit.Lock()
 	s.index.mu.Lock()
-	var gone []*imageRecord
+	var images []*imageRecord
 	for _, r := range s.index.images {
-		if r.Removed && !s.index.referenced(r.ID) {
-			gone = append(gone, r)
+		if s.index.unneeded(r) {
+			images = append(images, r)
 		}
 	}
-	layers := make([][]*layer, len(gone))
-	for i, r := range gone {
-		layers[i] = s.index.drop(r)
+	layers := make([][]*layer, len(images))
+	for i, r := range images {
+		if r.Removed {
+			layers[i] = s.index.drop(r)
+			continue
+		}
+		images[i] = r.with(func(c *imageRecord) { c.Replaced = nil })
+		layers[i] = s.index.replace(images[i])
 	}
 	s.index.mu.Unlock()
-	for i, r := range gone {
-		errs = append(errs, s.db.forget(r, layers[i]))
+	for i, r := range images {
+		if r.Removed {
+			errs = append(errs, s.db.forget(r, layers[i]))
+		} else {
+			errs = append(errs, s.db.shrink(r, layers[i]))
+			s.keepLater(r.ID)
+		}
 		unused = append(unused, layers[i]...)
 	}
 	s.db.commit.Unlock()
@@ -42,7 +59,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	s.remote.collecting.Store(true)
 	defer s.remote.collecting.Store(false)
 	s.keepLost()
-	err := s.dropRemoved()
+	err := s.dropUnneeded()
 	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -58,7 +75,7 @@ func (s *Store) keepLost() {
 			continue
 		}
 		delete(s.index.lost, id)
-		for _, key := range r.Layers {
+		for _, key := range r.mounted() {
 			if l := s.index.layers[key]; l != nil {
 				l.refs--
 			}
@@ -151,7 +168,7 @@ func (s *Store) purge() error {
 	}
 	for id, r := range s.index.lost {
 		keep[id], keep[string(r.Manifest)] = true, true
-		for _, key := range r.Layers {
+		for _, key := range r.mounted() {
 			keep[key] = true
 		}
 	}

@@ -111,6 +111,19 @@ func (d *database) forget(r *imageRecord, unused []*layer) error {
 	})
 }
 
+// shrink records that an image needs some layers no longer, and takes those that nothing needs out of the database.
+// database.commit is held.
+func (d *database) shrink(r *imageRecord, unused []*layer) error {
+	return d.update(func(tx *bolt.Tx) error {
+		for _, l := range unused {
+			if err := tx.Bucket(bucketLayers).Delete([]byte(l.Key)); err != nil {
+				return err
+			}
+		}
+		return putImage(tx, r)
+	})
+}
+
 // keepsFor is the boot in which no layer is removed that no record knows; empty: there is none.
 func (d *database) keepsFor() (boot string, err error) {
 	data, err := os.ReadFile(filepath.Join(d.root, keepFile))

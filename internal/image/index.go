@@ -76,29 +76,33 @@ func (x *index) take(key string) *layer {
 }
 
 // replace enters records into the tables in place of those of the same IDs, the last one first, so that a name that is
-// in several is that of the first one. index.mu is held.
-func (x *index) replace(records ...*imageRecord) {
+// in several is that of the first one. It returns the layers that nothing needs any more, for Store.removeLayers: there
+// are none if each record needs all that it has needed before. index.mu is held.
+func (x *index) replace(records ...*imageRecord) (unused []*layer) {
 	var names []string
 	for _, r := range records {
 		names = slices.Concat(names, r.listed(), x.images[r.ID].listed())
 	}
 	x.announce(names, func() {
 		for _, r := range slices.Backward(records) {
-			x.put(r)
+			unused = append(unused, x.put(r)...)
 		}
 	})
+	return unused
 }
 
-// put enters a record into the tables in place of the one of the same ID, and counts its layers. It tells nobody:
-// only replace calls it, with index.mu held, and the store while it is being opened.
-func (x *index) put(r *imageRecord) {
-	old := x.images[r.ID]
-	if old != nil {
+// put enters a record into the tables in place of the one of the same ID, and counts its layers. It returns those that
+// nothing needs any more. It tells nobody: only replace calls it, with index.mu held, and the store while it is being
+// opened.
+func (x *index) put(r *imageRecord) (unused []*layer) {
+	for _, key := range r.needs() {
+		x.layers[key].refs++
+		x.layers[key].adopted = false
+	}
+	if old := x.images[r.ID]; old != nil {
 		x.forgetNames(old)
-	} else {
-		for _, key := range r.needs() {
-			x.layers[key].refs++
-			x.layers[key].adopted = false
+		for _, key := range old.needs() {
+			unused = append(unused, x.unref(x.layers[key])...)
 		}
 	}
 	x.images[r.ID] = r.held()
@@ -110,6 +114,7 @@ func (x *index) put(r *imageRecord) {
 			x.names[n] = r.ID
 		}
 	}
+	return unused
 }
 
 func (x *index) forgetNames(r *imageRecord) {

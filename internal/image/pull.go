@@ -184,13 +184,18 @@ func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named,
 	if err == nil {
 		err = load()
 	}
+	// unpack gets all layers unpacked, also those that the snapshotter has.
+	unpack := func() error {
+		err := s.giveBack(layers[:len(remote)])
+		if remote = nil; err != nil {
+			return err
+		}
+		return load()
+	}
 	depends := func(l *layer) bool { return l.Depends }
 	if err == nil && len(remote) > 0 && slices.ContainsFunc(layers[len(remote):], depends) {
-		// A layer takes attributes of directories from those below, which berthd does not read where they are remote: all
-		// layers are unpacked here.
-		if err = s.giveBack(layers[:len(remote)]); err == nil {
-			err = load()
-		}
+		// A layer takes attributes of directories from those below, which berthd does not read where they are remote.
+		err = unpack()
 	}
 	switch {
 	case err != nil:
@@ -205,6 +210,14 @@ func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named,
 	var r *imageRecord
 	if err == nil {
 		r, err = s.record(src, layers, origins)
+	}
+	if errors.Is(err, errOtherRemote) {
+		if err = unpack(); err == nil {
+			origins, err = s.resolveVariants(ctx, now, layers)
+		}
+		if err == nil {
+			r, err = s.record(src, layers, origins)
+		}
 	}
 	if err != nil {
 		if e := release(); e != nil {
@@ -243,6 +256,7 @@ func (s *Store) secrets(ctx context.Context, now *inForce, layers []ocispec.Desc
 }
 
 // record puts an image, or its new names, into the index and the database. The caller holds references to its layers.
+// The error is errOtherRemote if the layers have to be unpacked first.
 func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecord, error) {
 	s.db.commit.Lock()
 	defer s.db.commit.Unlock()
@@ -261,7 +275,16 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 		r = newRecord(src, layers, origins)
 	}
 	before := r.Manifest
-	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
+	var takeErr error
+	r = r.with(func(to *imageRecord) {
+		if takeErr = to.takeLayers(src, layers, origins); takeErr == nil {
+			describeRecord(src, to)
+		}
+	})
+	if takeErr != nil {
+		s.index.mu.Unlock()
+		return nil, takeErr
+	}
 	replaced := r.Manifest != before
 	stale := replaced && !s.index.keepsDocument(before, r.ID)
 	changed := append([]*imageRecord{r}, s.index.loses(src.Tag, r.ID)...)
@@ -305,11 +328,15 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 		s.keepLater(c.ID)
 	}
 	s.index.mu.Lock()
-	defer s.index.mu.Unlock()
 	for _, key := range r.needs() {
 		s.index.layers[key].recorded = true
 	}
 	s.index.replace(changed...)
+	unneeded := s.index.unneeded(r)
+	s.index.mu.Unlock()
+	if unneeded {
+		s.dropLater()
+	}
 	return r, nil
 }
 
@@ -319,14 +346,18 @@ func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 		ID: src.ID.String(), Config: src.Image.Config, Platform: src.Image.Platform, Checkpoint: src.Checkpoint,
 	}
 	r.setManifest(src)
-	for i, l := range layers {
-		r.Layers = append(r.Layers, l.Key)
-		r.DiffIDs = append(r.DiffIDs, src.DiffIDs[i].String())
+	for _, d := range src.DiffIDs {
+		r.DiffIDs = append(r.DiffIDs, d.String())
 	}
-	for _, l := range origins {
-		r.Origins = append(r.Origins, l.Key)
-	}
+	r.Layers, r.Origins = keysOf(layers), keysOf(origins)
 	return r
+}
+
+func keysOf(layers []*layer) (keys []string) {
+	for _, l := range layers {
+		keys = append(keys, l.Key)
+	}
+	return keys
 }
 
 // describeRecord adds the time, names, annotations and so on of this pull to the record of its image.
@@ -335,7 +366,8 @@ func describeRecord(src *source.Image, r *imageRecord) {
 	if !src.Begin.IsZero() {
 		r.PullTook = time.Since(src.Begin)
 	}
-	plain := r.Checkpoint != "" && src.Checkpoint == ""
+	other := r.Checkpoint != "" || len(r.Blobs) != len(src.Layers) // the manifest is not one of the image as it is
+	plain := other && src.Checkpoint == ""
 	if r.Removed { // the image comes back, with only the names, annotations and manifest of this pull
 		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned, r.Checkpoints = false, nil, nil, nil, false, nil
 		plain = true

@@ -33,7 +33,10 @@ type imageRecord struct {
 	Size     uint64        `json:"size"`
 	Layers   []string      `json:"layers"` // keys of layers, base first
 	// Origins are keys of the layers that variants among Layers were made from, where the tars of these can be made again.
-	Origins  []string            `json:"origins,omitempty"`
+	Origins []string `json:"origins,omitempty"`
+	// Replaced are keys of remote layers that unpacked ones have replaced among Layers. Containers of before run on them:
+	// they stay until no holder refers to the image.
+	Replaced []string            `json:"replaced,omitempty"`
 	DiffIDs  []string            `json:"diffIDs"` // base first
 	Config   ocispec.ImageConfig `json:"config"`
 	Platform ocispec.Platform    `json:"platform"`
@@ -142,7 +145,8 @@ func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 	return &c
 }
 
-// setManifest says by which manifest the record of an image is. The layers stay: they are those of the configuration.
+// setManifest says by which manifest the record of an image is. The layers stay: unpacked ones are those of the
+// configuration, and takeLayers has seen to the remote ones.
 func (r *imageRecord) setManifest(src *source.Image) {
 	r.Manifest, r.Blobs = src.Manifest.Digest, nil
 	r.Size = uint64(len(src.RawManifest)) + uint64(len(src.RawConfig))
@@ -195,7 +199,10 @@ func (r *imageRecord) current() *imageRecord {
 }
 
 // needs are the keys of all layers that the image keeps.
-func (r *imageRecord) needs() []string { return slices.Concat(r.Layers, r.Origins) }
+func (r *imageRecord) needs() []string { return slices.Concat(r.Layers, r.Origins, r.Replaced) }
+
+// mounted are the keys of the layers that containers may have mounted.
+func (r *imageRecord) mounted() []string { return slices.Concat(r.Layers, r.Replaced) }
 
 func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
@@ -308,7 +315,8 @@ func (s *Store) load() error {
 					return nil
 				}
 			}
-			r.Origins = slices.DeleteFunc(r.Origins, func(key string) bool { return s.index.layers[key] == nil })
+			lost := func(key string) bool { return s.index.layers[key] == nil }
+			r.Origins, r.Replaced = slices.DeleteFunc(r.Origins, lost), slices.DeleteFunc(r.Replaced, lost)
 			s.index.put(r.current())
 			return nil
 		})
@@ -330,7 +338,7 @@ func (s *Store) hold(r *imageRecord) {
 		return
 	}
 	s.index.lost[r.ID] = &lostImage{imageRecord: r}
-	for _, key := range r.Layers {
+	for _, key := range r.mounted() {
 		if l := s.index.layers[key]; l != nil {
 			l.refs++
 		}

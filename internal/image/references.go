@@ -42,16 +42,18 @@ func (s *Store) Release(holder string) {
 	s.index.mu.Lock()
 	ids := s.index.references[holder]
 	delete(s.index.references, holder)
-	again := slices.ContainsFunc(ids, func(id string) bool {
-		r := s.index.images[id]
-		return r != nil && r.Removed && !s.index.referenced(id)
-	})
+	again := slices.ContainsFunc(ids, func(id string) bool { return s.index.unneeded(s.index.images[id]) })
 	s.index.mu.Unlock()
 	if again {
-		s.start(func() {
-			if err := s.dropRemoved(); err != nil {
-				s.log.Warn("removed image is still there", "error", err)
-			}
-		})
+		s.dropLater()
 	}
+}
+
+// dropLater is dropUnneeded in the background.
+func (s *Store) dropLater() {
+	s.start(func() {
+		if err := s.dropUnneeded(); err != nil {
+			s.log.Warn("removed image is still there", "error", err)
+		}
+	})
 }

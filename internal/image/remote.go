@@ -100,30 +100,37 @@ func (s *Store) prepareRemote(ctx context.Context, named reference.Named, src *s
 	if s.cfg.Snapshotter == nil || named == nil || !mayBeRemote(src) {
 		return nil, nil
 	}
-	// An image that is here keeps the layers that it has.
-	most := len(src.Layers)
-	if r := s.index.image(src.ID.String()); r != nil {
-		most = 0
-		for most < len(r.Layers) && isRemote(r.Layers[most]) {
-			most++
-		}
-	}
 	told := &snapshotter.Image{
 		Ref: named.String(), Registry: src.Registry, Manifest: src.Manifest.Digest, Layers: src.Layers,
 	}
-	var layers []*layer
-	var identities []digest.Digest
-	for i := range most {
-		below := ""
-		if i > 0 {
-			below = layers[i-1].Remote.Name
-		}
+	snapshots := make([]*snapshotRecord, len(src.Layers))
+	var chain digest.Digest // of the identities up to a layer
+	for i := range snapshots {
 		// Nobody verifies that a remote layer has its diff ID, which an image may claim of any blob, and what images share
 		// is read from the registry of the first. So they share the blobs of one registry.
-		identities = append(identities, told.Identity(i, src.DiffIDs[i]))
-		rec := &snapshotRecord{
-			Snapshotter: s.cfg.Snapshotter.Name(), Ref: identity.ChainID(slices.Clone(identities)).String(), Parent: below,
-			Depth: i,
+		own := told.Identity(i, src.DiffIDs[i])
+		if i == 0 {
+			chain = own
+		} else {
+			chain = identity.ChainID([]digest.Digest{chain, own})
+		}
+		snapshots[i] = &snapshotRecord{Snapshotter: s.cfg.Snapshotter.Name(), Ref: chain.String(), Depth: i}
+	}
+	if r := s.index.image(src.ID.String()); r != nil {
+		// An image that is here keeps the layers that it has, if they are those of this pull.
+		here := 0
+		for here < len(r.Layers) && isRemote(r.Layers[here]) {
+			if r.Layers[here] != snapshots[here].layerKey() {
+				return nil, nil // see takeLayers
+			}
+			here++
+		}
+		snapshots = snapshots[:here]
+	}
+	var layers []*layer
+	for i, rec := range snapshots {
+		if i > 0 {
+			rec.Parent = layers[i-1].Remote.Name
 		}
 		l, err := s.remoteLayer(ctx, rec, src.DiffIDs[i], told.Labels(i, rec.Ref))
 		if err != nil {
@@ -141,6 +148,34 @@ func (s *Store) prepareRemote(ctx context.Context, named reference.Named, src *s
 		}
 	}
 	return layers, nil
+}
+
+// errOtherRemote is that of a pull with remote layers of an image that is here with others.
+var errOtherRemote = errors.New("the image is here with other remote layers")
+
+// takeLayers compares the layers of an image that is here with those of one more pull of it. The ID of an image is the
+// digest of its configuration, which anybody can publish with blobs of their own. Unpacked layers are verified by the
+// diff IDs in it, and remote ones by nobody. So remote layers are the image's only as long as each pull of it has the
+// same ones. Otherwise unpacked layers take their place, for all names of the image: they are right for each name, and
+// whoever publishes others cannot keep the image from the node. Remote layers never take the place of unpacked ones.
+// The error is errOtherRemote if this pull has remote layers where the image needs unpacked ones.
+func (r *imageRecord) takeLayers(src *source.Image, layers, origins []*layer) error {
+	theirs := keysOf(layers)
+	differ, foreign := false, false
+	for i, key := range r.Layers {
+		differ = differ || isRemote(key) && theirs[i] != key
+		foreign = foreign || isRemote(theirs[i]) && theirs[i] != key
+	}
+	switch {
+	case !differ:
+		return nil
+	case foreign:
+		return errOtherRemote
+	}
+	replaced := slices.DeleteFunc(r.mounted(), func(key string) bool { return slices.Contains(theirs, key) })
+	r.Layers, r.Origins, r.Replaced = theirs, keysOf(origins), replaced
+	r.Blobs = nil // those of the other manifest may be anything: see describeRecord
+	return nil
 }
 
 // mayBeRemote tells whether an image may have remote layers. The files of volumes that an image declares are copied for

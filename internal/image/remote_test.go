@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	rt "berth/internal/registrytest"
 	"berth/internal/snapshotter"
@@ -246,4 +247,178 @@ func TestAPullSaysThatTheSnapshotterIsAway(t *testing.T) {
 	wantErr(t, err, errdefs.ErrUnavailable, "snapshotter fake: it is away")
 	fake.set(nil)
 	f.eventually("nothing is left", func() bool { return len(f.layerDirs()) == 0 })
+}
+
+// claimed is a layer that an image says to be another one.
+type claimed struct {
+	v1.Layer
+	as v1.Layer
+}
+
+func (c claimed) DiffID() (v1.Hash, error) { return c.as.DiffID() }
+
+// hooked calls then, once, when the snapshotter has prepared the layer.
+type hooked struct {
+	*fakeSnapshotter
+	layer string
+	then  func()
+}
+
+func (h *hooked) Prepare(ctx context.Context, key, parent string, labels map[string]string) (bool, error) {
+	remote, err := h.fakeSnapshotter.Prepare(ctx, key, parent, labels)
+	if then := h.then; then != nil && labels["containerd.io/snapshot/cri.layer-digest"] == h.layer {
+		h.then = nil
+		then()
+	}
+	return remote, err
+}
+
+// contested are two images with one configuration: good/x:1, and evil/x:1, whose upper layer is another than the
+// configuration says. ownBase: its lower one too.
+func (f *fixture) contested(ownBase bool) (good, evil v1.Image) {
+	f.t.Helper()
+	good = f.push("good/x:1", files("base", "good"), files("whose", "good"))
+	layers, err := good.Layers()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	other, err := mustImage(f.t, files("base", "evil"), files("whose", "evil")).Layers()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	base := layers[0]
+	if ownBase {
+		base = claimed{other[0], layers[0]}
+	}
+	evil = f.push("evil/x:1", rt.ReadyLayer(base), rt.ReadyLayer(claimed{other[1], layers[1]}))
+	if id(f.t, good) != id(f.t, evil) {
+		f.t.Fatalf("the images are %s and %s: this tests nothing", id(f.t, good), id(f.t, evil))
+	}
+	return good, evil
+}
+
+// wantGood says that containers of the image get the files that its configuration is of, which are on the node.
+func (f *fixture) wantGood(when, imageID string) {
+	f.t.Helper()
+	defer f.Release("reader")
+	l, err := f.AddReference(imageID, "reader")
+	if err != nil || l.Remote != nil || len(l.Dirs) != 2 {
+		f.t.Errorf("%s: layers %+v, %v", when, l, err)
+		return
+	}
+	for i, file := range []string{"whose", "base"} {
+		if data, err := os.ReadFile(filepath.Join(l.Dirs[i], file)); err != nil || string(data) != "good" {
+			f.t.Errorf("%s: %s has %q, %v", when, file, data, err)
+		}
+	}
+}
+
+// TestRemoteLayersAreThoseOfEachPullOfAnImage: anybody can publish the configuration of an image, which is its ID, with
+// blobs of their own. Whichever is pulled first, containers of the image never get these, and whoever publishes them
+// does not keep the image from the node. Seen to fail where an image that is here kept its remote layers.
+func TestRemoteLayersAreThoseOfEachPullOfAnImage(t *testing.T) {
+	for _, v := range []struct {
+		name           string
+		ownBase, lacks bool // the snapshotter lacks the lower layer of the good image
+	}{{name: "one lower layer"}, {name: "two lower layers", ownBase: true}, {"the lower layer is missing", true, true}} {
+		t.Run(v.name+", evil first", func(t *testing.T) {
+			f, fake := withFake(t)
+			good, _ := f.contested(v.ownBase)
+			if v.lacks {
+				fake.lacks = []string{digestOf(t, mustLayer(t, good))}
+			}
+			imageID := f.pull("evil/x:1")
+			if _, err := f.AddReference(imageID, "c1"); err != nil {
+				t.Fatal(err)
+			}
+			f.pull("good/x:1")
+			f.wantManifest("good is pulled", good)
+			f.wantGood("good is pulled", imageID)
+			f.pull("evil/x:1")
+			f.wantGood("evil is pulled again", imageID)
+			f.wantManifest("evil is pulled again", good)
+			f.reopen()
+			if _, err := f.AddReference(imageID, "c1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Collect(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.wantGood("after a restart", imageID)
+			if fake.count() != 3 || len(f.layerDirs()) != 4 {
+				t.Errorf("a container runs on remote layers, and left are %d snapshots and %d directories", fake.count(),
+					len(f.layerDirs()))
+			}
+			f.Release("c1")
+			f.eventually("the snapshots are removed", func() bool { return fake.count() == 0 })
+			f.eventually("the directories are removed", func() bool { return len(f.layerDirs()) == 2 })
+			f.reopen()
+			f.wantGood("at the end", imageID)
+			if log := f.logs.String(); strings.Contains(log, "level=WARN") || strings.Contains(log, "level=ERROR") {
+				t.Errorf("log:\n%s", log)
+			}
+		})
+		t.Run(v.name+", good first", func(t *testing.T) {
+			f, fake := withFake(t)
+			good, _ := f.contested(v.ownBase)
+			if v.lacks {
+				fake.lacks = []string{digestOf(t, mustLayer(t, good))}
+			}
+			imageID := f.pull("good/x:1")
+			before := f.index.image(imageID).Layers
+			_, err := f.Pull(t.Context(), PullRequest{Ref: host + "evil/x:1"})
+			if v.lacks { // it has the layers of the image that is here
+				f.wantGood("evil is pulled", imageID)
+			} else {
+				wantErr(t, err, errdefs.ErrInvalidArgument, "the image's configuration says")
+				_, err = f.Get(t.Context(), host+"evil/x:1")
+			}
+			if v.lacks != (err == nil) {
+				t.Errorf("evil: %v", err)
+			}
+			if got := f.index.image(imageID).Layers; !slices.Equal(got, before) {
+				t.Errorf("the layers are %q, and were %q", got, before)
+			}
+			f.wantManifest("evil is pulled", good)
+			if err := f.Remove(t.Context(), imageID); err != nil {
+				t.Fatal(err)
+			}
+			f.eventually("nothing is left", func() bool { return fake.count() == 0 && len(f.layerDirs()) == 0 })
+		})
+	}
+}
+
+// TestRemoteLayersOfTwoPullsAtOnce: one of them finds the image of the other when it has remote layers itself. Seen to
+// fail where only the beginning of a pull compared them.
+func TestRemoteLayersOfTwoPullsAtOnce(t *testing.T) {
+	f, fake := withFake(t)
+	good, _ := f.contested(false)
+	layers, err := good.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.Snapshotter = &hooked{fake, digestOf(t, layers[1]), func() { f.pull("evil/x:1") }}
+	f.reopen()
+	imageID := f.pull("good/x:1")
+	f.wantGood("both are pulled", imageID)
+	f.eventually("the snapshots are removed", func() bool { return fake.count() == 0 })
+	f.eventually("the directories are removed", func() bool { return len(f.layerDirs()) == 2 })
+}
+
+// TestAManifestWithOtherRemoteLayersIsReplaced by the first one of the image that is no checkpoint: a push would name
+// the blobs of the other.
+func TestAManifestWithOtherRemoteLayersIsReplaced(t *testing.T) {
+	f, _ := withFake(t)
+	good, _ := f.contested(false)
+	layers, err := good.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.push("evil/x:2", rt.ReadyLayer(layers[0]), rt.ReadyLayer(layers[1]), rt.Annotation(checkpointAnnotation, "x"))
+	imageID := f.pull("evil/x:1")
+	f.pull("evil/x:2")
+	f.wantGood("a checkpoint of good layers is pulled", imageID)
+	f.pull("good/x:1")
+	f.wantManifest("good is pulled", good)
+	f.wantCheckpoints("good is pulled", map[string]string{host + "good/x:1": "", imageID: "", host + "evil/x:2": "x"})
 }

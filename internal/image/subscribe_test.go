@@ -76,7 +76,7 @@ func TestSubscribersHearOfEachName(t *testing.T) {
 	must(f.Remove(ctx, firstID))
 	happened(events)
 	f.Release("container")
-	must(f.dropRemoved())
+	must(f.dropUnneeded())
 	check("the end of a removed image")
 
 	closed := f.Subscribe(context.Background())

@@ -393,6 +393,63 @@ func TestAnImageCannotClaimTheRemoteLayersOfAnother(t *testing.T) {
 	s.has(5) // three layers, of which one is shared, and two views
 }
 
+// TestAForeignRepositorysRemoteLayersAreNotThoseOfAnImage whose configuration it has, whichever is pulled first. A
+// container that runs on them goes on. Seen to fail where an image that is on the node kept its remote layers: the
+// container of the good image read "evil".
+func TestAForeignRepositorysRemoteLayersAreNotThoseOfAnImage(t *testing.T) {
+	s := newStargz(t)
+	n := nodetest.Start(t, node.Options{Tables: s.tables()})
+	s.serve(n)
+	base := registrytest.ReadyLayer(s.lazyBusybox())
+	layers := map[string]*lazyLayer{}
+	for _, name := range []string{"good", "evil"} {
+		layers[name] = s.layer(registrytest.File("whose", 0o644, name), registrytest.File("later", 0o644, name))
+	}
+	layers["evil"].diffID = layers["good"].diffID
+	refs, ids := map[string]string{}, map[string]string{}
+	for name, layer := range layers {
+		refs[name] = s.push(n, name+"/x:1", base, registrytest.ReadyLayer(layer))
+		config, err := s.pushed.ConfigName()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[name] = config.String()
+	}
+	if ids["good"] != ids["evil"] {
+		t.Fatalf("the images are %v: this tests nothing", ids)
+	}
+	named := func(name string) nodetest.ContainerEdit {
+		return func(c *cri.ContainerConfig) { c.Metadata.Name, c.Image.Image = name, refs[name] }
+	}
+	reads := func(c *nodetest.Container, file, want string) {
+		t.Helper()
+		if got := c.Sh("cat /" + file); got != want {
+			t.Errorf("a container reads %q in %s, want %q", got, file, want)
+		}
+	}
+
+	nodetest.Pull(t, n, refs["evil"])
+	p := nodetest.RunPod(t, n)
+	evil := p.Run(named("evil"))
+	reads(evil, "whose", "evil")
+	nodetest.Pull(t, n, refs["good"])
+	reads(p.Run(named("good")), "whose", "good")
+	reads(evil, "later", "evil")
+	p.Remove()
+	s.has(0)
+	removeImage(t, n, refs["good"])
+
+	nodetest.Pull(t, n, refs["good"])
+	_, err := n.Images.PullImage(nodetest.Context(t), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: refs["evil"]}})
+	nodetest.WantCode(t, err, codes.InvalidArgument)
+	p = nodetest.RunPod(t, n)
+	reads(p.Run(named("good")), "whose", "good")
+	s.has(3) // two layers, and a view
+	p.Remove()
+	removeImage(t, n, refs["good"])
+	s.has(0)
+}
+
 // TestASnapshotterThatIsKilledHurtsOnlyItsImages: what needs it says so, and its snapshots are removed when it is back.
 func TestASnapshotterThatIsKilledHurtsOnlyItsImages(t *testing.T) {
 	s := newStargz(t)
