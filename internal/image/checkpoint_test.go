@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -162,13 +163,53 @@ func mustManifest(t *testing.T, img interface{ RawManifest() ([]byte, error) }) 
 	return raw
 }
 
-// TestCheckpointsOfRecordsOfEarlierVersions, which do not say by which name an image is one: it is by all, until a pull
-// brings it without the annotation.
+// record is the record of an image as it is in the database.
+func (f *fixture) record(imageID string) (stored []byte) {
+	f.t.Helper()
+	if err := f.db.view(func(tx *bolt.Tx) error {
+		stored = slices.Clone(tx.Bucket(bucketImages).Get([]byte(imageID)))
+		return nil
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return stored
+}
+
+// TestARecordGrowsOnlyByTheNamesOfPulls: a registry may have a checkpoint's annotation of 4 KiB in each manifest of an
+// image. Seen to fail when the annotation was kept with each name, of which a pull brings two: the record had 1.7 MB.
+func TestARecordGrowsOnlyByTheNamesOfPulls(t *testing.T) {
+	const pulls = 200
+	f := newFixture(t)
+	var imageID string
+	for i := range pulls {
+		container := fmt.Sprintf("%04d%s", i, strings.Repeat("x", 4<<10-4))
+		f.push(fmt.Sprintf("evil/x:%d", i), files("a", "a"), rt.Annotation(checkpointAnnotation, container))
+		imageID = f.pull(fmt.Sprintf("evil/x:%d", i))
+	}
+	if n := len(f.record(imageID)); n > pulls*300 {
+		t.Errorf("after %d pulls the record has %d bytes", pulls, n)
+	}
+	for _, i := range []int{0, pulls - 1} {
+		ref := fmt.Sprintf("%sevil/x:%d", host, i)
+		if img, err := f.Get(t.Context(), ref); err != nil || img.Checkpoint == "" {
+			t.Errorf("%s is no checkpoint any more: %v", ref, err)
+		}
+	}
+}
+
+// TestCheckpointsOfRecordsOfEarlierVersions: the first ones do not say by which name an image is one. It is by all,
+// until a pull brings it without the annotation. Later ones have a container for each name.
 func TestCheckpointsOfRecordsOfEarlierVersions(t *testing.T) {
+	t.Run("the first ones", func(t *testing.T) { testEarlierRecord(t, false) })
+	t.Run("a container for each name", func(t *testing.T) { testEarlierRecord(t, true) })
+}
+
+func testEarlierRecord(t *testing.T, named bool) {
 	f := newFixture(t)
 	plain := f.push("plain:1", files("a", "a"))
 	marked := f.push("c:1", files("a", "a"), rt.Annotation(checkpointAnnotation, "x"))
 	f.pull("c:1")
+	names := map[string]string{host + "c:1": "x", host + "c@" + digestOf(t, marked): "x"}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -184,8 +225,11 @@ func TestCheckpointsOfRecordsOfEarlierVersions(t *testing.T) {
 		if old["checkpoint"] != "x" {
 			return fmt.Errorf("the record has no checkpoint: %v", old)
 		}
-		for _, key := range []string{"checkpoints", "_format", "_sum"} {
+		for _, key := range []string{"checkpointNames", "checkpointOf", "_format", "_sum"} {
 			delete(old, key)
+		}
+		if named {
+			old["checkpoints"] = names
 		}
 		data, err := json.Marshal(old)
 		if err == nil {
@@ -197,7 +241,7 @@ func TestCheckpointsOfRecordsOfEarlierVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.open()
-	names := map[string]string{host + "c:1": "x", host + "c@" + digestOf(t, marked): "x", id(t, marked): "x"}
+	names[id(t, marked)] = "x"
 	f.wantCheckpoints("opened", names)
 	f.pull("plain:1")
 	names[host+"plain:1"], names[id(t, plain)] = "", ""
@@ -205,4 +249,7 @@ func TestCheckpointsOfRecordsOfEarlierVersions(t *testing.T) {
 	f.pull("c:1")
 	f.reopen()
 	f.wantCheckpoints("opened again", names)
+	if stored := string(f.record(id(t, plain))); strings.Contains(stored, `"checkpoints"`) {
+		t.Errorf("the record is still in the old form: %s", stored)
+	}
 }

@@ -81,6 +81,6 @@ func (x *index) loses(tag, to string) []*imageRecord {
 	}
 	return []*imageRecord{x.images[id].with(func(c *imageRecord) {
 		c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == tag })
-		delete(c.Checkpoints, tag)
+		c.dropCheckpoint(tag)
 	})}
 }

@@ -369,7 +369,8 @@ func describeRecord(src *source.Image, r *imageRecord) {
 	other := r.Checkpoint != "" || len(r.Blobs) != len(src.Layers) // the manifest is not one of the image as it is
 	plain := other && src.Checkpoint == ""
 	if r.Removed { // the image comes back, with only the names, annotations and manifest of this pull
-		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned, r.Checkpoints = false, nil, nil, nil, false, nil
+		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
+		r.CheckpointNames, r.CheckpointOf = nil, ""
 		plain = true
 	}
 	if plain && src.Artifact == nil {

@@ -51,10 +51,14 @@ type imageRecord struct {
 	// Manifest, and empty as soon as a pull has brought the image without such an annotation: anybody can publish a
 	// manifest, with any annotation, that has the configuration of somebody else's image.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Checkpoints has those of Tags and Digests by which the image was pulled as a checkpoint, each with the container
-	// that its annotation names.
-	Checkpoints map[string]string    `json:"checkpoints,omitempty"`
-	Blobs       []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first; see artifact.go
+	// CheckpointNames are those of Tags and Digests by which the image was pulled as a checkpoint, sorted. A registry
+	// decides how many there are, so the container is kept once: CheckpointOf is that of the last such pull.
+	CheckpointNames []string `json:"checkpointNames,omitempty"`
+	CheckpointOf    string   `json:"checkpointOf,omitempty"`
+	// OldCheckpoints is what earlier versions kept in place of the two: a container for each name. See current.
+	OldCheckpoints map[string]string `json:"checkpoints,omitempty"`
+	// Blobs are those of the layers in the registry, base first; see artifact.go.
+	Blobs []ocispec.Descriptor `json:"blobs,omitempty"`
 	// SpecAnnotations are those of the last pull that brought some.
 	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
 
@@ -140,7 +144,7 @@ var (
 // with returns a copy that a change was made to.
 func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 	c := *r
-	c.Tags, c.Digests, c.Checkpoints = slices.Clone(r.Tags), slices.Clone(r.Digests), maps.Clone(r.Checkpoints)
+	c.Tags, c.Digests, c.CheckpointNames = slices.Clone(r.Tags), slices.Clone(r.Digests), slices.Clone(r.CheckpointNames)
 	change(&c)
 	return &c
 }
@@ -161,13 +165,20 @@ func (r *imageRecord) setManifest(src *source.Image) {
 // empty.
 func (r *imageRecord) addName(list *[]string, name, checkpoint string) {
 	*list = insert(*list, name)
-	switch {
-	case checkpoint == "":
-		delete(r.Checkpoints, name)
-	case r.Checkpoints == nil:
-		r.Checkpoints = map[string]string{name: checkpoint}
-	default:
-		r.Checkpoints[name] = checkpoint
+	if checkpoint == "" {
+		r.dropCheckpoint(name)
+	} else {
+		r.CheckpointNames, r.CheckpointOf = insert(r.CheckpointNames, name), checkpoint
+	}
+}
+
+// dropCheckpoint says that the image is no checkpoint by a name.
+func (r *imageRecord) dropCheckpoint(name string) {
+	if i, found := slices.BinarySearch(r.CheckpointNames, name); found {
+		r.CheckpointNames = slices.Delete(r.CheckpointNames, i, i+1)
+	}
+	if len(r.CheckpointNames) == 0 {
+		r.CheckpointNames, r.CheckpointOf = nil, ""
 	}
 }
 
@@ -178,23 +189,32 @@ func (r *imageRecord) checkpoint(ref string) string {
 	if named, err := parseReference(ref); err == nil {
 		name := named.String()
 		if slices.Contains(r.Tags, name) || slices.Contains(r.Digests, name) {
-			return r.Checkpoints[name]
+			if _, found := slices.BinarySearch(r.CheckpointNames, name); found {
+				return r.CheckpointOf
+			}
+			return ""
 		}
 	}
 	return r.Checkpoint
 }
 
-// current is the record as this version has it. Earlier versions did not keep by which name an image was pulled as a
-// checkpoint: it is one by all of them, until a pull says otherwise.
+// current is the record as this version has it. Earlier versions kept a container for each name by which an image was
+// pulled as a checkpoint. The first ones did not keep by which name it was: it is one by all of them, until a pull says
+// otherwise.
 func (r *imageRecord) current() *imageRecord {
-	if r.Checkpoint == "" || r.Checkpoints != nil || len(r.Tags)+len(r.Digests) == 0 {
+	old := r.OldCheckpoints
+	if r.CheckpointNames == nil && old == nil && r.Checkpoint != "" {
+		old = map[string]string{}
+		for _, name := range slices.Concat(r.Tags, r.Digests) {
+			old[name] = r.Checkpoint
+		}
+	}
+	if len(old) == 0 {
 		return r
 	}
 	return r.with(func(c *imageRecord) {
-		c.Checkpoints = map[string]string{}
-		for _, name := range slices.Concat(r.Tags, r.Digests) {
-			c.Checkpoints[name] = r.Checkpoint
-		}
+		c.OldCheckpoints, c.CheckpointNames = nil, slices.Sorted(maps.Keys(old))
+		c.CheckpointOf = old[c.CheckpointNames[0]]
 	})
 }
 
