@@ -17,6 +17,9 @@ import (
 	"berth/internal/state"
 )
 
+// databaseFile is the name of the database in the root of the store.
+const databaseFile = "images.db"
+
 // database is the records of images and layers on disk, with the documents of images: a bbolt database, and a file
 // beside it for each image, of which a database that is spoilt is made anew.
 type database struct {

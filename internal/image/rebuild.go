@@ -98,7 +98,7 @@ func sameRecord(a, b *imageRecord) bool {
 
 // openChecked opens the database, or sets one aside that is spoilt and makes it anew.
 func (d *database) openChecked() (err error) {
-	path := filepath.Join(d.root, "images.db")
+	path := filepath.Join(d.root, databaseFile)
 	_, statErr := os.Lstat(path)
 	lastLost, why := false, statErr
 	if statErr == nil {

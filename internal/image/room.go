@@ -2,6 +2,7 @@ package image
 
 import (
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,7 @@ const forgettingRoom = 1 << 20
 // keepRoom gives the database room on the disk for its next changes, holes in its file included. What there is no
 // room for now is tried again after the next change.
 func (d *database) keepRoom() {
-	path := d.bolt.Path()
+	path := filepath.Join(d.root, databaseFile) // bbolt's Path is another one where the file was renamed
 	info, err := os.Stat(path)
 	if err != nil || info.Size() == d.roomFor {
 		return

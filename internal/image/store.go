@@ -375,7 +375,7 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 		u.InodesUsed += l.Inodes + 4 // its directory, fs, layer.json and the record of its tar
 	}
 	s.index.mu.Unlock()
-	if info, err := os.Stat(filepath.Join(s.root, "images.db")); err == nil {
+	if info, err := os.Stat(filepath.Join(s.root, databaseFile)); err == nil {
 		u.UsedBytes += uint64(info.Size())
 		u.InodesUsed++
 	}
