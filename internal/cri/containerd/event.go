@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/containerd/api/events"
@@ -29,7 +30,9 @@ type event interface {
 }
 
 // Subscribe follows what happens to containers, sandboxes and images until the client has seen enough. One that is far
-// behind gets an error: it comes back and lists. Events of images come in their order, and so do all others.
+// behind gets an error: it comes back and lists. Events of images come in their order, and so do all others. Images are
+// not followed for a client that wants none of their events: one image may have more names than a follower may be
+// behind, and its removal has an event for each.
 func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_SubscribeServer) error {
 	filter, err := filters.ParseAll(req.Filters...)
 	if err != nil {
@@ -52,7 +55,11 @@ func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_Su
 		}
 		return nil
 	}
-	pods, images := s.api.Runtime.Subscribe(ctx), s.api.Images.Subscribe(ctx)
+	pods := s.api.Runtime.Subscribe(ctx)
+	var images <-chan model.ImageEvent
+	if wantsImages(filter) {
+		images = s.api.Images.Subscribe(ctx)
+	}
 	for open := true; open; {
 		select {
 		case e, ok := <-pods:
@@ -72,6 +79,33 @@ func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_Su
 		return ctx.Err()
 	}
 	return fmt.Errorf("the client is too far behind with events, or berthd ends: %w", errdefs.ErrUnavailable)
+}
+
+// wantsImages tells whether a filter may match an event of an image.
+func wantsImages(f filters.Filter) bool {
+	return slices.ContainsFunc([]topical{
+		{"/images/create", &events.ImageCreate{}}, {"/images/update", &events.ImageUpdate{}},
+		{"/images/delete", &events.ImageDelete{}},
+	}, func(e topical) bool { return mayMatch(f, e) })
+}
+
+// mayMatch tells whether a filter may match an event of an image of this type, whatever its name and labels are.
+func mayMatch(f filters.Filter, e topical) bool {
+	may := func(f filters.Filter) bool { return mayMatch(f, e) }
+	switch f := f.(type) {
+	case filters.Any:
+		return slices.ContainsFunc(f, may)
+	case filters.All:
+		return !slices.ContainsFunc(f, func(f filters.Filter) bool { return !may(f) })
+	}
+	unknown := false
+	matches := f.Match(filters.AdapterFunc(func(path []string) (string, bool) {
+		if len(path) > 1 && path[0] == "event" && (path[1] == "name" || path[1] == "labels") {
+			unknown = true
+		}
+		return e.Field(path)
+	}))
+	return matches || unknown
 }
 
 // topical is an event and its topic.

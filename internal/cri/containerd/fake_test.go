@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"berth/internal/cri"
+	"berth/internal/eventfeed"
 	"berth/internal/model"
 )
 
@@ -31,7 +32,8 @@ type fake struct {
 	specs      int      // how many were read
 	events     chan model.ContainerEvent
 	named      chan model.ImageEvent
-	figures    *model.CgroupFigures // of every cgroup
+	feed       *eventfeed.Feed[model.ImageEvent] // in the place of named; nil: none
+	figures    *model.CgroupFigures              // of every cgroup
 }
 
 func (f *fake) SandboxStatus(_ context.Context, id string) (*model.SandboxStatus, error) {
@@ -116,9 +118,15 @@ func (f *fake) act(what string) error {
 type images struct {
 	image  *model.Image
 	events chan model.ImageEvent
+	feed   *eventfeed.Feed[model.ImageEvent]
 }
 
-func (i images) Subscribe(context.Context) <-chan model.ImageEvent { return i.events }
+func (i images) Subscribe(ctx context.Context) <-chan model.ImageEvent {
+	if i.feed != nil {
+		return i.feed.Follow(ctx)
+	}
+	return i.events
+}
 
 func (i images) Get(_ context.Context, ref string) (*model.Image, error) {
 	if i.image.ID != ref && !slices.Contains(i.image.RepoTags, ref) {
@@ -178,11 +186,12 @@ func newFake() *fake {
 // serve answers for a domain, and returns a connection and a context of calls in the CRI's namespace.
 func serve(t *testing.T, f *fake) (*API, *grpc.ClientConn, context.Context) {
 	t.Helper()
-	a := New(Deps{Runtime: f, Version: "0.1.0", UUID: "u", Images: images{events: f.named, image: &model.Image{
+	image := &model.Image{
 		ID: "sha256:id", Manifest: "sha256:m", RepoTags: []string{"docker.io/library/nginx:1"}, Pinned: true,
 		RepoDigests: []string{"docker.io/library/nginx@sha256:m"},
 		Config:      ocispec.ImageConfig{Labels: map[string]string{"vendor": "nginx", "owner": "image"}},
-	}}})
+	}
+	a := New(Deps{Runtime: f, Version: "0.1.0", UUID: "u", Images: images{image, f.named, f.feed}})
 	server, err := cri.NewServer(cri.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
