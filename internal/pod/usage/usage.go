@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -28,19 +29,26 @@ type Reader struct {
 }
 
 // Written measures what a container has written, as stats.Config.Measure: its writable layer, and the volumes that its
-// image declares. A client knows nothing of these, and limits what a container may write by the one figure.
+// image declares. A client knows nothing of these, and limits what a container may write by the one figure. The two are
+// measured side by side: a container with so many files in one that ctx ends before all are counted could otherwise
+// write to the other unseen.
 func Written(dirs *layout.Dirs) func(ctx context.Context, layer string) (bytes, inodes uint64, err error) {
 	return func(ctx context.Context, layer string) (uint64, uint64, error) {
+		var inVolumes struct {
+			bytes, inodes uint64
+			err           error
+		}
+		var volumes sync.WaitGroup
+		volumes.Go(func() {
+			v := &inVolumes
+			v.bytes, v.inodes, v.err = rootfs.Usage(ctx, dirs.ImageVolumes(filepath.Base(filepath.Dir(layer))))
+			if errors.Is(v.err, fs.ErrNotExist) {
+				v.err = nil // the image declares none
+			}
+		})
 		bytes, inodes, err := rootfs.Usage(ctx, layer)
-		if err != nil {
-			return bytes, inodes, err
-		}
-		id := filepath.Base(filepath.Dir(layer))
-		more, files, err := rootfs.Usage(ctx, dirs.ImageVolumes(id))
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // the image declares none
-		}
-		return bytes + more, inodes + files, err
+		volumes.Wait()
+		return bytes + inVolumes.bytes, inodes + inVolumes.inodes, errors.Join(err, inVolumes.err)
 	}
 }
 

@@ -2,8 +2,14 @@ package usage
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"berth/internal/model"
 	"berth/internal/pod/background"
@@ -11,6 +17,7 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
+	"berth/internal/rootfs"
 	"berth/internal/stats"
 )
 
@@ -64,5 +71,66 @@ func TestAPodsUsageHasItsRunningContainers(t *testing.T) {
 		if len(m.Containers) != 1 || m.Containers[0].ContainerID != m.SandboxID+"-runs" {
 			t.Errorf("pod %s has metrics of %+v", m.SandboxID, m.Containers)
 		}
+	}
+}
+
+// ending is a context that ends after some looks at it, each of which takes a moment.
+type ending struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (e *ending) Err() error {
+	if e.left.Add(-1) < 0 {
+		return context.DeadlineExceeded
+	}
+	time.Sleep(time.Millisecond)
+	return nil
+}
+
+// TestVolumesOfAnImageCountBesideALayerThatIsTooLarge to be measured in time, and the other way round. Seen to fail
+// where the one was measured after the other.
+func TestVolumesOfAnImageCountBesideALayerThatIsTooLarge(t *testing.T) {
+	const written = 5 << 20 // bytes, beside as many directories as are not looked at in time
+	dirs := &layout.Dirs{Root: t.TempDir(), State: t.TempDir()}
+	layer, volumes := rootfs.Upper(dirs.Container("c")), dirs.ImageVolumes("c")
+	measure := Written(dirs)
+	for name, v := range map[string]struct{ many, large string }{
+		"directories in the layer": {layer, volumes}, "directories in the volumes": {volumes, layer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, dir := range []string{layer, volumes} {
+				if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 400 {
+				if err := os.Mkdir(filepath.Join(v.many, strconv.Itoa(i)), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(v.large, "large"), make([]byte, written), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx := &ending{Context: t.Context()}
+			ctx.left.Store(200)
+			bytes, _, err := measure(ctx, layer)
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("all was counted in time, %v: this tests nothing", err)
+			}
+			if bytes < written {
+				t.Errorf("%d bytes were counted of %d", bytes, written)
+			}
+			whole, _, err := measure(t.Context(), layer)
+			if err != nil || whole < written {
+				t.Errorf("%d bytes in time, and %v", whole, err)
+			}
+		})
+	}
+	if err := os.RemoveAll(volumes); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := measure(t.Context(), layer); err != nil {
+		t.Errorf("without volumes: %v", err)
 	}
 }
