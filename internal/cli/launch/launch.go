@@ -209,7 +209,8 @@ func (l *Launcher) mounts(ctx context.Context, pod *Pod, c *corev1.Container) ([
 	return mounts, nil
 }
 
-// Start creates and starts an attempt of a container, the first of which is 0.
+// Start creates and starts an attempt of a container, the first of which is 0. Where the container has been created and
+// its start fails, it is returned beside the error: Settle tells what has become of it.
 func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, attempt int) (*Container, error) {
 	fail := func(act string, err error) error {
 		err = connection.Plain(err)
@@ -231,18 +232,13 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 		}
 		started.ID = created.GetContainerId()
 		if err := l.giveClaims(ctx, pod, c); err != nil {
-			return nil, fail("create", err)
+			return started, fail("create", err)
 		}
 	}
 	if err := l.begin(ctx, started); err != nil {
-		return nil, fail("start", err)
+		return started, fail("start", err)
 	}
-	pod.mu.Lock()
-	pod.Containers = append(pod.Containers, started)
-	pod.mu.Unlock()
-	if l.Started != nil {
-		l.Started(pod, started)
-	}
+	l.began(pod, started)
 	return started, nil
 }
 

@@ -91,6 +91,11 @@ func (w *Watch) Started(ctx context.Context, id string) (*cri.ContainerStatus, e
 	return w.until(ctx, id, func(state cri.ContainerState) bool { return state != cri.ContainerState_CONTAINER_CREATED })
 }
 
+// Status is the status of a container, once the runtime answers.
+func (w *Watch) Status(ctx context.Context, id string) (*cri.ContainerStatus, error) {
+	return w.until(ctx, id, func(cri.ContainerState) bool { return true })
+}
+
 // until waits until a container is in a state that is good.
 func (w *Watch) until(ctx context.Context, id string, good func(cri.ContainerState) bool) (*cri.ContainerStatus,
 	error) {

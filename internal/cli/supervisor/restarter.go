@@ -60,14 +60,16 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			return
 		}
 		var err error
-		if running, err = p.s.Launcher.Start(ctx, p.Pod, r.container, attempt); err != nil {
-			if ctx.Err() == nil {
-				fmt.Fprintln(p.s.Notes, err)
-			}
-			running = nil
+		if running, over, err = r.start(ctx, attempt); err != nil && ctx.Err() == nil {
+			fmt.Fprintln(p.s.Notes, err)
+		}
+		if errors.Is(err, errUnsettled) {
+			r.ended(time.Now(), 1)
+			return
+		}
+		if running == nil {
 			continue
 		}
-		r.postStart(ctx, running)
 		if err := p.s.Launcher.Forget(ctx, p.Pod, name, attempt); err != nil && ctx.Err() == nil {
 			p.note("container %s: remove earlier attempts: %v", name, err)
 		}

@@ -236,11 +236,11 @@ func (r *restarter) first(ctx context.Context) (first *launch.Container, over *c
 		}
 		attempt = found.Attempt + 1
 	}
-	if first, err = r.pod.s.Launcher.Start(ctx, r.pod.Pod, r.container, attempt); err != nil {
-		return nil, nil, err
+	if first, over, err = r.startFirst(ctx, attempt); first != nil && err != nil {
+		fmt.Fprintln(r.pod.s.Notes, err)
+		err = nil
 	}
-	r.postStart(ctx, first)
-	return first, nil, nil
+	return first, over, err
 }
 
 // initialize runs an init container until it succeeds, or fails for good.
