@@ -31,10 +31,31 @@ type State struct {
 // Over says whether a pod that was found has ended for good, and with which exit code: nothing of it is to be started
 // again.
 func (s *State) Over(pod *manifest.Pod) (over bool, code int32) {
-	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil &&
-		time.Since(s.Created) >= time.Duration(*seconds)*time.Second {
-		return true, 1
+	over, code = s.ended(pod)
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		// A pod whose containers ended before its deadline has not missed it.
+		deadline := s.Created.Add(time.Duration(*seconds) * time.Second)
+		if !time.Now().Before(deadline) && !(over && s.finished(pod).Before(deadline)) {
+			return true, 1
+		}
 	}
+	return over, code
+}
+
+// finished is when the last container of the pod ended. Sidecars do not count: they are stopped when the others have
+// ended.
+func (s *State) finished(pod *manifest.Pod) time.Time {
+	last := int64(0)
+	for c := range pod.Containers() {
+		if found := s.Found[c.Name]; found != nil && pod.Kind(c) != manifest.KindSidecar {
+			last = max(last, found.Status.GetFinishedAt())
+		}
+	}
+	return time.Unix(0, last)
+}
+
+// ended is Over without the pod's deadline.
+func (s *State) ended(pod *manifest.Pod) (over bool, code int32) {
 	failures := 0
 	for _, found := range s.Found {
 		failures += found.Attempt

@@ -79,3 +79,35 @@ func TestAPodIsOverAfterItsDeadlineAndItsRestarts(t *testing.T) {
 		t.Errorf("after its deadline: %v, %d", over, code)
 	}
 }
+
+// TestADeadlineIsOfPodsThatHaveNotEnded: a Job that was complete before its pod's deadline ran again once `berth apply`
+// was started after that. Seen to fail where the deadline came first, and where the end of a sidecar counted.
+func TestADeadlineIsOfPodsThatHaveNotEnded(t *testing.T) {
+	seconds, always := int64(60), corev1.ContainerRestartPolicyAlways
+	made := time.Now().Add(-time.Hour)
+	for what, c := range map[string]struct {
+		policy         corev1.RestartPolicy
+		code           int32
+		after, sidecar time.Duration // when they ended
+		want           int32
+	}{
+		"ended well":                   {"Never", 0, 10 * time.Second, 10 * time.Second, 0},
+		"ended well, and then stopped": {"OnFailure", 0, 10 * time.Second, 61 * time.Second, 0},
+		"failed":                       {"Never", 3, 59 * time.Second, 10 * time.Second, 3},
+		"at the deadline":              {"Never", 0, 60 * time.Second, 10 * time.Second, 1},
+		"killed by the deadline":       {"Never", 137, 61 * time.Second, 10 * time.Second, 1},
+		"failed, to be run again":      {"OnFailure", 3, 10 * time.Second, 10 * time.Second, 1},
+		"ended well, to be run again":  {"Always", 0, 10 * time.Second, 10 * time.Second, 1},
+		"running":                      {"Never", -1, 0, 0, 1},
+	} {
+		pod := &manifest.Pod{Pod: &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: c.policy, ActiveDeadlineSeconds: &seconds,
+			InitContainers: []corev1.Container{{Name: "s", RestartPolicy: &always}},
+			Containers:     []corev1.Container{{Name: "a"}}}}}
+		state := &State{Created: made, Ready: true, Found: found(map[string]int32{"a": c.code, "s": 0})}
+		state.Found["a"].Status.FinishedAt = made.Add(c.after).UnixNano()
+		state.Found["s"].Status.FinishedAt = made.Add(c.sidecar).UnixNano()
+		if over, code := state.Over(pod); !over || code != c.want {
+			t.Errorf("%s: %v, %d, want %d", what, over, code, c.want)
+		}
+	}
+}
