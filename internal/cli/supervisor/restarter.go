@@ -109,7 +109,8 @@ func (r *restarter) attend(ctx context.Context, running *launch.Container) (*cri
 	return r.pod.s.Launcher.Watch.Exited(ctx, running.ID)
 }
 
-// probe runs the startup probe, and once that has succeeded the others. kills outlives the end of the container.
+// probe runs the startup probe, and once that has succeeded the others. ctx ends with the container, and kills outlives
+// it.
 func (r *restarter) probe(kills, ctx context.Context, running *launch.Container, workers *sync.WaitGroup) {
 	target := r.target(running.ID)
 	if p := r.container.StartupProbe; p != nil {
@@ -117,7 +118,7 @@ func (r *restarter) probe(kills, ctx context.Context, running *launch.Container,
 		target.Watch(ctx, p, func(err error) bool {
 			if good = err == nil; !good {
 				r.pod.note("container %s: its startup probe fails: %v", r.container.Name, err)
-				r.kill(kills, running.ID, r.probeGrace(p))
+				r.killFailing(kills, ctx, running.ID, p)
 			}
 			return false
 		})
@@ -135,7 +136,7 @@ func (r *restarter) probe(kills, ctx context.Context, running *launch.Container,
 					return true
 				}
 				r.pod.note("container %s: its liveness probe fails: %v", r.container.Name, err)
-				r.kill(kills, running.ID, r.probeGrace(p))
+				r.killFailing(kills, ctx, running.ID, p)
 				return false
 			})
 		})
@@ -162,6 +163,24 @@ func (r *restarter) probeGrace(p *corev1.Probe) time.Duration {
 		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
 	}
 	return r.pod.grace()
+}
+
+// killFailing kills a container whose probe fails. It tries again until the container is stopped, or alive has ended,
+// which ends with the container: the probe has told its result, and does not tell it again.
+func (r *restarter) killFailing(ctx, alive context.Context, id string, p *corev1.Probe) {
+	grace := r.preStop(ctx, id, r.probeGrace(p))
+	var delays Backoff
+	for {
+		err := launch.StopContainer(ctx, r.pod.s.Launcher.Runtime, id, grace)
+		if err == nil || alive.Err() != nil {
+			return
+		}
+		wait := delays.Next(time.Now())
+		r.pod.note("stop container %s: %v; tried again in %v", r.container.Name, err, wait)
+		if !sleep(alive, wait) {
+			return
+		}
+	}
 }
 
 func (r *restarter) kill(ctx context.Context, id string, grace time.Duration) {
