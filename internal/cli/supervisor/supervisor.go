@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/logrotation"
 	"berth/internal/cli/poddir"
@@ -243,27 +245,43 @@ func (r *restarter) first(ctx context.Context) (first *launch.Container, over *c
 	return first, over, err
 }
 
-// initialize runs an init container until it succeeds, or fails for good.
+// initialize runs an init container until it succeeds, or fails for good. In a pod that lasts, a start that fails is
+// tried again as long as it can succeed: what other init containers have done stays.
 func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
-	var delays Backoff
+	r := &restarter{pod: p, container: c}
 	var running *launch.Container
+	var over *cri.ContainerStatus
 	attempt := 0
 	if found := p.Found[c.Name]; found != nil {
 		running, attempt = found.Container, found.Attempt
 	}
-	for ; ; attempt, running = attempt+1, nil {
+	for ; ; attempt, running, over = attempt+1, nil, nil {
 		if running == nil {
 			var err error
-			if running, err = p.s.Launcher.Start(ctx, p.Pod, c, attempt); err != nil {
+			running, over, err = r.startFirst(ctx, attempt)
+			switch {
+			case err != nil && running != nil: // it has ended
+				fmt.Fprintln(p.s.Notes, err)
+			case err != nil && (!p.s.Lasting || ctx.Err() != nil || p.hopeless(ctx, err)):
 				return err
+			case err != nil:
+				wait := r.delays.Next(time.Now())
+				fmt.Fprintf(p.s.Notes, "%v; tried again in %v\n", err, wait)
+				if !sleep(ctx, wait) {
+					return ctx.Err()
+				}
+				continue
 			}
-			if err := p.s.Launcher.Forget(ctx, p.Pod, c.Name, attempt); err != nil {
-				return err
+			if err := p.s.Launcher.Forget(ctx, p.Pod, c.Name, attempt); err != nil && ctx.Err() == nil {
+				p.note("container %s: remove earlier attempts: %v", c.Name, err)
 			}
 		}
-		status, err := p.s.Launcher.Watch.Exited(ctx, running.ID)
-		if err != nil {
-			return fmt.Errorf("pod %s: wait for container %s: %w", p.FullName(), c.Name, err)
+		status := over
+		if status == nil {
+			var err error
+			if status, err = p.s.Launcher.Watch.Exited(ctx, running.ID); err != nil {
+				return fmt.Errorf("pod %s: wait for container %s: %w", p.FullName(), c.Name, err)
+			}
 		}
 		if status.GetExitCode() == 0 {
 			return nil
@@ -271,13 +289,28 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 		if p.s.Once || !restarts(p.Pod.Pod, c, status.GetExitCode()) || !p.mayRestart() {
 			return &launch.InitError{Pod: p.FullName(), Container: running, Status: status}
 		}
-		wait := delays.Next(time.Unix(0, status.GetFinishedAt()))
+		wait := r.delays.Next(time.Unix(0, status.GetFinishedAt()))
 		p.note("init container %s ended with exit code %d, and is started again in %v (restart %d)", c.Name,
 			status.GetExitCode(), wait, attempt+1)
 		if !sleep(ctx, time.Until(time.Unix(0, status.GetFinishedAt()).Add(wait))) {
 			return ctx.Err()
 		}
 	}
+}
+
+// hopeless says whether a start that failed with an error would fail again and again in this pod, and not in a new one:
+// the sandbox does not run any more, or an image is gone, which a new pod pulls.
+func (p *Pod) hopeless(ctx context.Context, err error) bool {
+	return connection.Code(err) == codes.NotFound || p.lost(ctx)
+}
+
+// lost says whether the pod's sandbox does not run any more.
+func (p *Pod) lost(ctx context.Context) bool {
+	response, err := p.s.Launcher.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.SandboxID})
+	if err != nil {
+		return connection.Code(err) == codes.NotFound
+	}
+	return response.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_READY
 }
 
 func sleep(ctx context.Context, wait time.Duration) bool {
