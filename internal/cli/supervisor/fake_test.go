@@ -23,10 +23,10 @@ import (
 // node is a runtime with one pod, whose calls fail as a test says.
 type node struct {
 	cri.RuntimeServiceClient
-	// ends are the exit codes of containers that end at once, by name.
-	ends map[string]int32
 
 	mu sync.Mutex // guards the rest
+	// ends are the exit codes of containers that end at once, by name.
+	ends map[string]int32
 	// before is asked before a call has its effect, and after when the call has had it: the call returns the error. A call
 	// is a name and what it is about, such as "StartContainer a".
 	before, after func(call string) error
@@ -137,8 +137,11 @@ func (n *node) CreateContainer(_ context.Context, request *cri.CreateContainerRe
 	metadata := request.GetConfig().GetMetadata()
 	id := fmt.Sprintf("%s-%d", metadata.GetName(), metadata.GetAttempt())
 	return &cri.CreateContainerResponse{ContainerId: id}, n.call("CreateContainer "+metadata.GetName(), func() error {
+		if err := n.sandbox(); err != nil {
+			return err
+		}
 		n.containers = append(n.containers, &cri.ContainerStatus{Id: id, Metadata: metadata})
-		return n.sandbox()
+		return nil
 	})
 }
 

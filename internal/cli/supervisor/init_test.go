@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -85,5 +86,24 @@ func TestAnInitContainerThatFailsForGoodStopsItsPod(t *testing.T) {
 	}
 	if n.count("StopPodSandbox") != 1 || n.count("RemovePodSandbox") != 0 || n.count("CreateContainer j") != 0 {
 		t.Errorf("the calls are %v", n.calls)
+	}
+}
+
+// TestAnInitContainerThatWasRemovedIsStartedAgain. Seen to fail where the pod was removed.
+func TestAnInitContainerThatWasRemovedIsStartedAgain(t *testing.T) {
+	n := &node{}
+	s, said := on(t, n, true)
+	go func() {
+		for n.count("StartContainer i") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		n.mu.Lock()
+		n.ends = map[string]int32{"i": 0, "j": 0}
+		n.mu.Unlock()
+		n.removed("i-0")
+	}()
+	run(t, s, document(t, "Always", inTurn...))
+	if n.count("StartContainer i") != 2 || n.count("StartContainer a") != 1 {
+		t.Errorf("the calls are %v:\n%s", n.calls, said)
 	}
 }

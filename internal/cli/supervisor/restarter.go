@@ -67,6 +67,10 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			r.ended(time.Now(), 1)
 			return
 		}
+		if running == nil && p.s.Lasting && p.lost(ctx) {
+			r.ended(time.Now(), 1) // who keeps the pod makes it anew
+			return
+		}
 		if running == nil {
 			continue
 		}
@@ -106,7 +110,7 @@ func (r *restarter) attend(ctx context.Context, running *launch.Container) (*cri
 	defer workers.Wait()
 	defer end()
 	workers.Go(func() { r.probe(ctx, probing, running, &workers) })
-	return r.pod.s.Launcher.Watch.Exited(ctx, running.ID)
+	return r.pod.exited(ctx, running)
 }
 
 // probe runs the startup probe, and once that has succeeded the others. ctx ends with the container, and kills outlives

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -39,6 +40,84 @@ func TestAContainerWhoseProbeFailsIsKilledUntilItEnds(t *testing.T) {
 				}
 				eventually(t, "the next attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
 			})
+		}
+	}
+}
+
+var two = "containers: [{name: a, image: /a}, {name: b, image: /a}]"
+
+// TestAContainerThatWasRemovedIsStartedAgain: somebody types `crictl rm -f`. Seen to fail where that ended the
+// supervision of the container.
+func TestAContainerThatWasRemovedIsStartedAgain(t *testing.T) {
+	n := &node{}
+	s, said := on(t, n, true)
+	pod := run(t, s, document(t, "Always", two))
+	n.removed("a-0")
+	eventually(t, "the next attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
+	if n.count("StartContainer b") != 1 || pod.Last()["a"].ID != "a-1" {
+		t.Errorf("the calls are %v:\n%s", n.calls, said)
+	}
+}
+
+// TestAContainerThatWasRemovedHasFailed where its restart policy starts nothing again.
+func TestAContainerThatWasRemovedHasFailed(t *testing.T) {
+	n := &node{ends: map[string]int32{"b": 0}}
+	s, said := on(t, n, true)
+	pod := run(t, s, document(t, "Never", two))
+	n.removed("a-0")
+	<-pod.Done()
+	if pod.Code() != 1 || n.count("CreateContainer a") != 1 {
+		t.Errorf("exit code %d:\n%s", pod.Code(), said)
+	}
+}
+
+// TestAContainerIsKeptThoughItsStateCannotBeRead for a while. Seen to fail where the first error ended the supervision
+// of the container.
+func TestAContainerIsKeptThoughItsStateCannotBeRead(t *testing.T) {
+	n := &node{before: once("ContainerStatus a", status.Error(codes.Internal, "the record cannot be read"))}
+	s, said := on(t, n, true)
+	run(t, s, document(t, "Always", two))
+	eventually(t, "its state is read again", said, func() bool { return n.count("ContainerStatus a") > 2 })
+	_, c, err := n.find("", "a-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	n.exited(c, 0)
+	n.mu.Unlock()
+	eventually(t, "the next attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
+}
+
+// TestAPodWhoseSandboxIsGoneEnds, so that it is made anew: also while a sidecar has not succeeded to start. Seen to fail
+// where the containers were started again and again, and where the start of the pod waited for the sidecar.
+func TestAPodWhoseSandboxIsGoneEnds(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		n := &node{}
+		s, said := on(t, n, true)
+		go func() {
+			for n.count("ExecSync") == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			_, c, err := n.find("", "s-0")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n.mu.Lock()
+			n.gone = true
+			n.exited(c, 137)
+			n.mu.Unlock()
+			if removed {
+				n.removed("s-0")
+			}
+		}()
+		pod := run(t, s, document(t, "Always",
+			"initContainers: [{name: s, image: /a, restartPolicy: Always, startupProbe: {exec: {command: [x]}}}]",
+			"containers: [{name: a, image: /a}]"))
+		select {
+		case <-pod.Done():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the containers are kept:\n%s", said)
 		}
 	}
 }

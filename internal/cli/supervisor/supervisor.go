@@ -279,7 +279,7 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 		status := over
 		if status == nil {
 			var err error
-			if status, err = p.s.Launcher.Watch.Exited(ctx, running.ID); err != nil {
+			if status, err = p.exited(ctx, running); err != nil {
 				return fmt.Errorf("pod %s: wait for container %s: %w", p.FullName(), c.Name, err)
 			}
 		}
@@ -294,6 +294,31 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 			status.GetExitCode(), wait, attempt+1)
 		if !sleep(ctx, time.Until(time.Unix(0, status.GetFinishedAt()).Add(wait))) {
 			return ctx.Err()
+		}
+	}
+}
+
+// exited waits until a container has ended. In a pod that lasts, a container that somebody has removed has ended with
+// exit code 1, unless the pod is lost, and errors do not end the wait.
+func (p *Pod) exited(ctx context.Context, c *launch.Container) (*cri.ContainerStatus, error) {
+	var delays Backoff
+	for {
+		status, err := p.s.Launcher.Watch.Exited(ctx, c.ID)
+		if err == nil || !p.s.Lasting || ctx.Err() != nil {
+			return status, err
+		}
+		if connection.Code(err) == codes.NotFound {
+			if p.lost(ctx) {
+				return nil, err
+			}
+			p.note("container %s was removed", c.Name)
+			return &cri.ContainerStatus{Id: c.ID, State: cri.ContainerState_CONTAINER_EXITED, ExitCode: 1,
+				FinishedAt: time.Now().UnixNano(), Reason: "Removed"}, nil
+		}
+		wait := delays.Next(time.Now())
+		p.note("container %s: its state cannot be read: %v; tried again in %v", c.Name, err, wait)
+		if !sleep(ctx, wait) {
+			return nil, ctx.Err()
 		}
 	}
 }
