@@ -77,7 +77,7 @@ func (w *workload) job(spec *batchv1.JobSpec) error {
 		}
 	}
 	if s := spec.ActiveDeadlineSeconds; s != nil {
-		if job.Deadline = time.Duration(*s) * time.Second; *s < 1 {
+		if job.Deadline = Seconds(*s); *s < 1 {
 			c.add("spec.activeDeadlineSeconds", "%d is not positive", *s)
 		}
 	}

@@ -184,7 +184,6 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {volumeMode: Block}\n", "spec.volumeMode"},
 		{withSpec(one + "hostUsers: false\nhostNetwork: true\n"), "spec.hostUsers"},
 		{withSpec(one + "restartPolicy: Sometimes\n"), "spec.restartPolicy"},
-		{withSpec(one + "activeDeadlineSeconds: 0\n"), "spec.activeDeadlineSeconds"},
 		{withSpec(one + "  livenessProbe: {periodSeconds: 3}\n"), "spec.containers[0].livenessProbe: has one of"},
 		{withSpec(one + "  livenessProbe: {httpGet: {port: web}}\n"),
 			"livenessProbe.httpGet.port: the container has no port"},

@@ -86,8 +86,8 @@ func validate(pod *corev1.Pod) error {
 	default:
 		c.add("spec.restartPolicy", "%q is none of Always, OnFailure and Never", spec.RestartPolicy)
 	}
-	if s := spec.ActiveDeadlineSeconds; s != nil && *s < 1 {
-		c.add("spec.activeDeadlineSeconds", "%d is not positive", *s)
+	if s := spec.ActiveDeadlineSeconds; s != nil && (*s < 1 || *s > math.MaxInt32) {
+		c.add("spec.activeDeadlineSeconds", "%d is not in 1-%d", *s, math.MaxInt32)
 	}
 	c.podSecurity("spec.securityContext", podSecurity(spec))
 	c.profiles("spec.securityContext", podSecurity(spec).SeccompProfile, podSecurity(spec).AppArmorProfile)

@@ -44,11 +44,11 @@ func answered(ctx context.Context, call func() error) error {
 // GracePeriod is how long the containers that bear these annotations have to end. Kubernetes' default where they say
 // nothing.
 func GracePeriod(annotations map[string]string) time.Duration {
-	seconds, err := strconv.ParseInt(annotations[manifest.AnnotationGracePeriod], 10, 32)
+	seconds, err := strconv.ParseInt(annotations[manifest.AnnotationGracePeriod], 10, 64)
 	if err != nil || seconds < 0 {
 		return 30 * time.Second
 	}
-	return time.Duration(seconds) * time.Second
+	return manifest.Seconds(seconds)
 }
 
 // StopContainer stops a container; after grace it is killed.

@@ -2,13 +2,13 @@ package pods
 
 import (
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
+	"berth/internal/manifest"
 )
 
 func restartCommand(a *command.App) *cobra.Command {
@@ -32,7 +32,7 @@ attempt of its own containers itself.`,
 			if t.container != nil {
 				name = t.container.GetMetadata().GetName()
 			}
-			return command.ProgramError(launcher.Restart(ctx, t.pod, name, time.Duration(seconds)*time.Second))
+			return command.ProgramError(launcher.Restart(ctx, t.pod, name, manifest.Seconds(int64(seconds))))
 		}),
 	}
 	cmd.Flags().IntVarP(&seconds, "time", "t", -1, "seconds until containers are killed; negative: the pod's grace period")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,6 +13,7 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/lookup"
+	"berth/internal/manifest"
 )
 
 // target is a pod or a container that a name stands for.
@@ -127,7 +127,7 @@ func stopCommand(a *command.App) *cobra.Command {
 }
 
 func stop(ctx context.Context, conn *connection.Connection, t target, seconds int) error {
-	grace := time.Duration(seconds) * time.Second
+	grace := manifest.Seconds(int64(seconds))
 	if t.container == nil {
 		return launch.StopPod(ctx, conn.Runtime, t.pod, grace)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/table"
+	"berth/internal/manifest"
 )
 
 // userAgent and hookAgent are what requests of probes and of hooks say of their sender. Servers know a kubelet's by the
@@ -252,7 +253,7 @@ func (t *Target) Hook(ctx context.Context, hook *corev1.LifecycleHandler) error 
 		return err
 	case hook.Sleep != nil:
 		select {
-		case <-time.After(time.Duration(hook.Sleep.Seconds) * time.Second):
+		case <-time.After(manifest.Seconds(hook.Sleep.Seconds)):
 		case <-ctx.Done():
 		}
 	}

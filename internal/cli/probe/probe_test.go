@@ -258,3 +258,13 @@ func TestWhatAProbeAnswersDoesNotSpeakToTheTerminal(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestAHookSleepsHoweverLong. Seen to fail where 10000000000 seconds were a time that had passed.
+func TestAHookSleepsHoweverLong(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	hook := &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 10_000_000_000}}
+	if err := (&Target{}).Hook(ctx, hook); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it has ended: %v", err)
+	}
+}

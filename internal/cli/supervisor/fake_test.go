@@ -30,9 +30,11 @@ type node struct {
 	// before is asked before a call has its effect, and after when the call has had it: the call returns the error. A call
 	// is a name and what it is about, such as "StartContainer a".
 	before, after func(call string) error
-	gone          bool // the sandbox
-	containers    []*cri.ContainerStatus
-	calls         []string
+
+	gone       bool // the sandbox
+	containers []*cri.ContainerStatus
+	calls      []string
+	timeout    int64 // of the last StopContainer
 }
 
 func (n *node) call(about string, effect func() error) error {
@@ -179,13 +181,16 @@ func (n *node) ListContainers(context.Context, *cri.ListContainersRequest, ...gr
 	return &cri.ListContainersResponse{}, n.call("ListContainers", func() error { return nil })
 }
 
-func (n *node) StopContainer(_ context.Context, request *cri.StopContainerRequest, _ ...grpc.CallOption) (
+func (n *node) StopContainer(ctx context.Context, request *cri.StopContainerRequest, _ ...grpc.CallOption) (
 	*cri.StopContainerResponse, error) {
 	about, c, err := n.find("StopContainer", request.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	return &cri.StopContainerResponse{}, n.call(about, func() error {
+		if n.timeout = request.GetTimeout(); ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if c.State == cri.ContainerState_CONTAINER_RUNNING {
 			n.exited(c, 137)
 		}

@@ -34,7 +34,7 @@ func (s *State) Over(pod *manifest.Pod) (over bool, code int32) {
 	over, code = s.ended(pod)
 	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
 		// A pod whose containers ended before its deadline has not missed it.
-		deadline := s.Created.Add(time.Duration(*seconds) * time.Second)
+		deadline := s.Created.Add(manifest.Seconds(*seconds))
 		if !time.Now().Before(deadline) && !(over && s.finished(pod).Before(deadline)) {
 			return true, 1
 		}

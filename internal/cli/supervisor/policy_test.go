@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -108,6 +109,18 @@ func TestADeadlineIsOfPodsThatHaveNotEnded(t *testing.T) {
 		state.Found["s"].Status.FinishedAt = made.Add(c.sidecar).UnixNano()
 		if over, code := state.Over(pod); !over || code != c.want {
 			t.Errorf("%s: %v, %d, want %d", what, over, code, c.want)
+		}
+	}
+}
+
+// TestADeadlineMayBeFarAway. Seen to fail where 10000000000 seconds after the pod's start had passed.
+func TestADeadlineMayBeFarAway(t *testing.T) {
+	for seconds, want := range map[int64]bool{59: true, 61: false, math.MaxInt32: false, 10_000_000_000: false} {
+		pod := &manifest.Pod{Pod: &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: "Never", ActiveDeadlineSeconds: &seconds,
+			Containers: []corev1.Container{{Name: "a"}}}}}
+		state := &State{Created: time.Now().Add(-time.Minute), Ready: true, Found: found(map[string]int32{"a": -1})}
+		if over, _ := state.Over(pod); over != want {
+			t.Errorf("a minute after the start, %d seconds are over: %v", seconds, over)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/cli/launch"
 	"berth/internal/cli/probe"
+	"berth/internal/manifest"
 )
 
 // minGrace is what a container has at least to end after its preStop hook, as for a kubelet.
@@ -164,7 +165,7 @@ func (r *restarter) probe(kills, ctx context.Context, running *launch.Container,
 // probeGrace is how long a container has to end that a probe has killed.
 func (r *restarter) probeGrace(p *corev1.Probe) time.Duration {
 	if p.TerminationGracePeriodSeconds != nil {
-		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
+		return manifest.Seconds(*p.TerminationGracePeriodSeconds)
 	}
 	return r.pod.grace()
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -119,5 +120,22 @@ func TestAPodWhoseSandboxIsGoneEnds(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("the containers are kept:\n%s", said)
 		}
+	}
+}
+
+// TestAContainerHasTheGracePeriodOfItsProbe however long that is. Seen to fail where 10000000000 seconds were a time that
+// had passed, so that the kill was given up before it was asked for.
+func TestAContainerHasTheGracePeriodOfItsProbe(t *testing.T) {
+	for grace, want := range map[int64]int64{7: 7, 2_147_483_648: 2_147_483_648, 10_000_000_000: 3_153_600_000} {
+		n := &node{}
+		s, said := on(t, n, true)
+		run(t, s, document(t, "Always", fmt.Sprintf("containers: [{name: a, image: /a, livenessProbe: "+
+			"{exec: {command: [x]}, failureThreshold: 1, terminationGracePeriodSeconds: %d}}]", grace)))
+		eventually(t, "the next attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
+		n.mu.Lock()
+		if kills := n.timeout; kills != want {
+			t.Errorf("%d seconds: the container had %d", grace, kills)
+		}
+		n.mu.Unlock()
 	}
 }

@@ -101,7 +101,7 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 		if !p.Created.IsZero() {
 			until = p.Created
 		}
-		until = until.Add(time.Duration(*seconds) * time.Second)
+		until = until.Add(manifest.Seconds(*seconds))
 		limited, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
 		within = limited
@@ -477,7 +477,7 @@ func (p *Pod) preStop(id string) *preStop {
 }
 
 func (p *Pod) grace() time.Duration {
-	return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+	return manifest.Seconds(*p.Spec.TerminationGracePeriodSeconds)
 }
 
 // stop stops the containers, each after its preStop hook, and the sandbox.
