@@ -73,8 +73,8 @@ func TestAPodWhoseInitContainerCannotBeStartedIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestAnInitContainerThatFailsForGoodStopsItsPod, which is kept. Seen to fail where a program that cannot be started was
-// an error of the pod's, which was made anew.
+// TestAnInitContainerThatFailsForGoodStopsItsPod, which is kept. Seen to fail where a program that cannot be started
+// was an error of the pod's, which was made anew.
 func TestAnInitContainerThatFailsForGoodStopsItsPod(t *testing.T) {
 	n := &node{ends: map[string]int32{"i": 127}}
 	n.after = once("StartContainer i", status.Error(codes.NotFound, "no such program"))

@@ -89,8 +89,9 @@ func TestAContainerIsKeptThoughItsStateCannotBeRead(t *testing.T) {
 	eventually(t, "the next attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
 }
 
-// TestAPodWhoseSandboxIsGoneEnds, so that it is made anew: also while a sidecar has not succeeded to start. Seen to fail
-// where the containers were started again and again, and where the start of the pod waited for the sidecar.
+// TestAPodWhoseSandboxIsGoneEnds, so that it is made anew: also while the startup probe of a sidecar has not succeeded.
+// Seen to fail where the containers were started again and again, and where the start of the pod waited for the
+// sidecar.
 func TestAPodWhoseSandboxIsGoneEnds(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		n := &node{}
@@ -123,8 +124,8 @@ func TestAPodWhoseSandboxIsGoneEnds(t *testing.T) {
 	}
 }
 
-// TestAContainerHasTheGracePeriodOfItsProbe however long that is. Seen to fail where 10000000000 seconds were a time that
-// had passed, so that the kill was given up before it was asked for.
+// TestAContainerHasTheGracePeriodOfItsProbe however long that is. Seen to fail where 10000000000 seconds were a time
+// that had passed, so that the kill was given up before it was asked for.
 func TestAContainerHasTheGracePeriodOfItsProbe(t *testing.T) {
 	for grace, want := range map[int64]int64{7: 7, 2_147_483_648: 2_147_483_648, 10_000_000_000: 3_153_600_000} {
 		n := &node{}
