@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/cli/launch"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/poddir"
 	"berth/internal/cli/supervisor"
 	"berth/internal/manifest"
 )
@@ -48,11 +49,16 @@ func (a *Applier) find(ctx context.Context, pod *manifest.Pod) (found *cri.PodSa
 }
 
 // found returns the sandbox of a pod, and whether the pod has ended for good. One that has lost its sandbox before its
-// end is removed, and nil is returned.
+// end is removed, and nil is returned. So is the directory of one whose sandbox is gone: whoever has removed it, crictl
+// for example, may not know of the directory.
 func (a *Applier) found(ctx context.Context, pod *manifest.Pod) (sandbox *cri.PodSandbox, over bool, code int32,
 	err error) {
-	if sandbox, err = a.find(ctx, pod); err != nil || sandbox == nil {
+	if sandbox, err = a.find(ctx, pod); err != nil {
 		return nil, false, 0, err
+	}
+	if sandbox == nil {
+		return nil, false, 0, a.Store.RemoveLost(poddir.Record{Namespace: pod.Namespace, Name: pod.Name,
+			UID: string(pod.UID), Applied: a.Directory})
 	}
 	state, err := a.state(ctx, sandbox)
 	if err != nil {

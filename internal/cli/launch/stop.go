@@ -122,6 +122,12 @@ func RemovePod(ctx context.Context, runtime cri.RuntimeServiceClient, store *pod
 		return err
 	}
 	meta := pod.GetMetadata()
+	dir := store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid())
+	release, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer release()
 	// A pod that is run by others, a kubelet for one, has no directory here; another attempt of the same pod may be there.
 	others, err := podsOf(ctx, runtime)
 	if err != nil {
@@ -132,7 +138,7 @@ func RemovePod(ctx context.Context, runtime cri.RuntimeServiceClient, store *pod
 			return nil
 		}
 	}
-	return store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid()).Remove()
+	return dir.Remove()
 }
 
 // podsOf are all pods of the runtime, once it answers.

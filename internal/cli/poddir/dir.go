@@ -28,21 +28,29 @@ type Dir struct {
 	uid  string
 }
 
-func (d *Dir) make(record Record) error {
+// make makes the directory, which stays locked until release is called.
+func (d *Dir) make(record Record) (release func(), err error) {
 	if d.Path == "" {
-		return fmt.Errorf("the name of pod %s/%s cannot be the name of a directory", record.Namespace, record.Name)
+		return nil, fmt.Errorf("the name of pod %s/%s cannot be the name of a directory", record.Namespace, record.Name)
 	}
 	if err := os.Mkdir(d.Path, 0o700); err != nil {
-		return err
+		return nil, err
+	}
+	if release, err = d.Lock(); err != nil {
+		return nil, err
 	}
 	data, err := json.MarshalIndent(record, "", "  ")
+	if err == nil {
+		err = disk.WriteFile(filepath.Join(d.Path, recordFile), append(data, '\n'), 0o600)
+	}
+	if err == nil {
+		err = os.Mkdir(d.Logs(), 0o750)
+	}
 	if err != nil {
-		return err
+		release()
+		return nil, err
 	}
-	if err := disk.WriteFile(filepath.Join(d.Path, recordFile), append(data, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Mkdir(d.Logs(), 0o750)
+	return release, nil
 }
 
 // Logs is the directory of the pod's logs.
@@ -64,6 +72,43 @@ func (d *Dir) MakeLog(container string, attempt int) (string, error) {
 		return "", err
 	}
 	return filepath.Join(container, strconv.Itoa(attempt)+".log"), nil
+}
+
+// Lock waits until no other command has locked the directory, and keeps others waiting until release is called or this
+// command ends, however it does. Who makes a pod holds the lock until the sandbox is there, and who removes the
+// directory holds it while they see that no sandbox of the pod is left: `apply` makes a pod anew under its UID, and so
+// with a directory at the same path. Where there is no directory, nothing is locked.
+func (d *Dir) Lock() (release func(), err error) {
+	none := func() {}
+	if d.Path == "" {
+		return none, nil
+	}
+	for {
+		file, err := os.OpenFile(d.Path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			return none, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(file, unix.LOCK_EX); err != nil {
+			file.Close()
+			return nil, err
+		}
+		locked, err := file.Stat()
+		var there os.FileInfo
+		if err == nil {
+			there, err = os.Lstat(d.Path)
+		}
+		switch {
+		case err == nil && os.SameFile(locked, there):
+			return func() { file.Close() }, nil
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			file.Close()
+			return nil, err
+		}
+		file.Close() // it was removed while this command waited for the lock
+	}
 }
 
 // Remove removes the directory with all that is mounted in it. One that is not there is removed already;

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -312,6 +313,86 @@ func TestASweepRemovesWhatHasNoPod(t *testing.T) {
 			t.Errorf("%s: there: %v", dir.Path, err == nil)
 		}
 	}
+}
+
+// TestADirectoryWithoutAPodIsMadeAnew: `apply` starts a pod again under its UID, whoever has removed the pod.
+func TestADirectoryWithoutAPodIsMadeAnew(t *testing.T) {
+	s := newStore(t)
+	record := Record{Namespace: "default", Name: "p", UID: "uid-p", Applied: "/manifests"}
+	for what, c := range map[string]struct {
+		store  *Store
+		record Record
+		goes   bool
+	}{
+		"its own":              {s, record, true},
+		"of another directory": {s, Record{Namespace: "default", Name: "p", UID: "uid-p", Applied: "/other"}, false},
+		"of `berth run`":       {s, Record{Namespace: "default", Name: "p", UID: "uid-p"}, false},
+		"of another runtime":   {&Store{Root: s.Root, Address: "unix:///b.sock"}, record, false},
+		"without a record":     {nil, record, true},
+		"that is not there":    {nil, Record{}, true},
+	} {
+		path := s.dir(record).Path
+		var err error
+		switch {
+		case c.store != nil:
+			var made func()
+			if _, made, err = c.store.Create(c.record); err == nil {
+				made()
+			}
+		case c.record.UID != "": // its maker was killed before it wrote the record
+			err = os.MkdirAll(path, 0o700)
+		}
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		if err := s.RemoveLost(record); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := os.Lstat(path); os.IsNotExist(err) != c.goes {
+			t.Errorf("one %s: %v", what, err)
+		}
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestADirectoryIsLockedByWhoMakesOrRemovesIt: `apply` makes a pod anew while `berth rm` still removes the directory of
+// the one before, which has the same path. Seen to fail without the lock of either.
+func TestADirectoryIsLockedByWhoMakesOrRemovesIt(t *testing.T) {
+	s := newStore(t)
+	record := Record{Namespace: "default", Name: "p", UID: "uid-p", Applied: "/manifests"}
+	dir, made, err := s.Create(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// waits says that a call does not return until another has.
+	waits := func(what string, call func() error, until func()) {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- call() }()
+		select {
+		case err := <-ended:
+			t.Fatalf("%s does not wait: %v", what, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		until()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	var release func()
+	waits("a removal of a pod that is being made", func() (err error) {
+		release, err = dir.Lock()
+		return err
+	}, made)
+	waits("a start of a pod that is being removed", func() error { return s.RemoveLost(record) }, func() {
+		if err := dir.Remove(); err != nil {
+			t.Error(err)
+		}
+		release()
+	})
+	create(t, s, "p")
 }
 
 func TestNamesOfOthersCannotLeaveTheStore(t *testing.T) {

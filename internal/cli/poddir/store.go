@@ -60,14 +60,22 @@ func (s *Store) lock(how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := flock(file, how); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// flock locks an open file. The kernel releases the lock when the file is closed.
+func flock(file *os.File, how int) error {
 	for {
 		err := unix.Flock(int(file.Fd()), how)
 		if err == nil {
-			return file, nil
+			return nil
 		}
 		if !errors.Is(err, unix.EINTR) {
-			file.Close()
-			return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+			return fmt.Errorf("lock %s: %w", file.Name(), err)
 		}
 	}
 }
@@ -81,11 +89,32 @@ func (s *Store) Create(record Record) (dir *Dir, made func(), err error) {
 		return nil, nil, err
 	}
 	dir = s.dir(record)
-	if err := dir.make(record); err != nil {
+	release, err := dir.make(record)
+	if err != nil {
 		lock.Close()
 		return nil, nil, err
 	}
-	return dir, func() { lock.Close() }, nil
+	return dir, func() { release(); lock.Close() }, nil
+}
+
+// RemoveLost removes the directory of a pod whose sandbox somebody else has removed, so that the pod can be made anew
+// under its UID. It waits for a command that is removing the pod just now. A directory that was made for another
+// runtime, or for another directory of manifests, stays.
+func (s *Store) RemoveLost(record Record) error {
+	dir := s.dir(record)
+	if dir.Path == "" {
+		return nil
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return err
+	}
+	defer release()
+	there, err := readRecord(dir.Path)
+	if err == nil && (there.Address != s.Address || there.Applied != record.Applied) {
+		return nil
+	}
+	return dir.Remove()
 }
 
 // Dir is the directory of a pod, made or not.
