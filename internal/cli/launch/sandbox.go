@@ -39,23 +39,7 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 		return err
 	}
 	addDaemons(pod.volumes, pod.Pod, pod.images)
-	if pod.UserNamespaced() {
-		if pod.FirstID, err = l.freeIDs(ctx); err != nil {
-			return err
-		}
-	}
-	config, err := pod.Sandbox(pod.Host, dir.Logs(), dir.Path)
-	if err != nil {
-		return err
-	}
-	if l.Restore != "" {
-		err = l.restore(ctx, pod, config)
-	} else {
-		var made *cri.RunPodSandboxResponse
-		made, err = l.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: pod.Handler()})
-		pod.SandboxID = made.GetPodSandboxId()
-	}
-	if err != nil {
+	if err := l.runSandbox(ctx, pod); err != nil {
 		return connection.Plain(err)
 	}
 	status, err := l.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.SandboxID})
@@ -64,6 +48,32 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 	}
 	pod.IPs = addresses(status.GetStatus())
 	return nil
+}
+
+// runSandbox makes the sandbox of a pod, and where the pod is restored also its containers. Pods with user namespaces
+// are made one after another: a command sees the IDs of those whose sandboxes are there.
+func (l *Launcher) runSandbox(ctx context.Context, pod *Pod) error {
+	if pod.UserNamespaced() {
+		release, err := l.Store.LockIDs(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+		if pod.FirstID, err = l.freeIDs(ctx); err != nil {
+			return err
+		}
+	}
+	config, err := pod.Sandbox(pod.Host, pod.dir.Logs(), pod.dir.Path)
+	if err != nil {
+		return err
+	}
+	if l.Restore != "" {
+		return l.restore(ctx, pod, config)
+	}
+	made, err := l.Runtime.RunPodSandbox(ctx,
+		&cri.RunPodSandboxRequest{Config: config, RuntimeHandler: pod.Handler()})
+	pod.SandboxID = made.GetPodSandboxId()
+	return err
 }
 
 // addDaemons adds the volumes of a pod that the daemon has.

@@ -21,8 +21,8 @@ const (
 	lastRange  = 0x7ffe
 )
 
-// freeIDs finds IDs of the node that no pod of the runtime has. It begins anywhere, so that two commands that look at
-// the same time do not take the same.
+// freeIDs finds IDs of the node that no pod of the runtime has. It begins anywhere: commands with different data
+// directories do not wait for each other, and should not take the same.
 func (l *Launcher) freeIDs(ctx context.Context) (uint32, error) {
 	pods, err := lookup.Pods(ctx, l.Runtime)
 	if err != nil {

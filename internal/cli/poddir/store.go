@@ -80,6 +80,31 @@ func flock(file *os.File, how int) error {
 	}
 }
 
+// LockIDs keeps other commands from choosing IDs for user namespaces, until release is called or this command ends,
+// however it does. The IDs of a pod are known to others once its sandbox is there.
+func (s *Store) LockIDs(ctx context.Context) (release func(), err error) {
+	file, err := os.OpenFile(filepath.Join(s.Root, "ids.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	locked := make(chan error, 1)
+	go func() { locked <- flock(file, unix.LOCK_EX) }()
+	select {
+	case err := <-locked:
+		if err != nil {
+			file.Close()
+			return nil, err
+		}
+		return func() { file.Close() }, nil
+	case <-ctx.Done():
+		go func() { // the file has to stay open as long as the system call uses it
+			<-locked
+			file.Close()
+		}()
+		return nil, ctx.Err()
+	}
+}
+
 // Create makes the directory of a pod. No sweep touches it until made is called, which is once the pod exists,
 // or once the directory has been removed again.
 func (s *Store) Create(record Record) (dir *Dir, made func(), err error) {
