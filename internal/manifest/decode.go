@@ -105,6 +105,9 @@ func finish(pod *Pod, options Options) (*Pod, error) {
 	if err := validate(pod.Pod); err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
+	if err := setAppArmor(pod.Pod); err != nil {
+		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
+	}
 	return pod, nil
 }
 

@@ -391,6 +391,54 @@ securityContext: {runAsUser: 5, runAsGroup: 6, supplementalGroups: [10], fsGroup
 	}
 }
 
+// TestAnnotationsNameAppArmorProfiles, as manifests from before Kubernetes 1.30 have them, of containers and of init
+// containers. Seen to fail where they had no effect.
+func TestAnnotationsNameAppArmorProfiles(t *testing.T) {
+	const ofPod = "securityContext: {appArmorProfile: {type: Localhost, localhostProfile: pods}}\n"
+	ofContainer := func(profile string) string { return one + "  securityContext: {appArmorProfile: " + profile + "}\n" }
+	for _, c := range []struct{ spec, name, value, want string }{
+		{one, "c", "localhost/strict", "Localhost strict"},
+		{one, "c", "runtime/default", "RuntimeDefault "},
+		{one, "c", "unconfined", "Unconfined "},
+		{one, "c", "", "none"},
+		{one + ofPod, "c", "localhost/strict", "Localhost strict"},
+		{one + ofPod, "c", "", "Localhost pods"},
+		{one + ofPod + "initContainers: [{name: i, image: 'i:1'}]\n", "i", "unconfined", "Localhost pods"},
+		{one + "initContainers: [{name: i, image: 'i:1'}]\n", "i", "unconfined", "none"},
+		{ofContainer("{type: Localhost, localhostProfile: own}"), "c", "localhost/own", "Localhost own"},
+		{ofContainer("{type: Localhost, localhostProfile: own}"), "c", "localhost/strict",
+			`"localhost/strict" is not the container's appArmorProfile`},
+		{ofContainer("{type: Unconfined}"), "c", "runtime/default",
+			`"runtime/default" is not the container's appArmorProfile`},
+		{one, "c", "strict", `"strict" is none of runtime/default, unconfined and localhost/NAME`},
+		{one, "c", "localhost/", `"localhost/" is none of runtime/default, unconfined and localhost/NAME`},
+		{one, "c", "localhost/ a", `"localhost/ a" is none of runtime/default, unconfined and localhost/NAME`},
+		{one, "d", "unconfined", `the pod has no container "d"`},
+	} {
+		const key = "container.apparmor.security.beta.kubernetes.io/"
+		text := strings.Replace(withSpec(c.spec), "uid: u-1", "annotations: {"+key+c.name+": '"+c.value+"'}", 1)
+		pods, err := Decode(strings.NewReader(text), Options{})
+		var got string
+		switch {
+		case err != nil:
+			got = strings.TrimPrefix(err.Error(), "document 1: pod p: metadata.annotations["+key+c.name+"]: ")
+		default:
+			profile := translate(t, pods[0]).Linux.SecurityContext.Apparmor
+			if got = "none"; profile != nil {
+				got = profile.ProfileType.String() + " " + profile.LocalhostRef
+			}
+			for _, init := range pods[0].Spec.InitContainers {
+				if p := security(&init).AppArmorProfile; p == nil || p.Type != corev1.AppArmorProfileTypeUnconfined {
+					t.Errorf("%s: the init container has %v", c.spec, p)
+				}
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s with %q of %s: got %s, want %s", c.spec, c.value, c.name, got, c.want)
+		}
+	}
+}
+
 // TestAGroupWithoutAUserIsBesideTheImages: the CRI refuses a group alone, and a kubelet adds the user of the image.
 func TestAGroupWithoutAUserIsBesideTheImages(t *testing.T) {
 	for _, c := range []struct {
