@@ -253,7 +253,8 @@ func (l *Launcher) request(ctx context.Context, pod *Pod, c *corev1.Container, a
 	if err != nil {
 		return nil, nil, err
 	}
-	at.Mounts = append(at.Mounts, &cri.Mount{ContainerPath: manifest.MessagePath(c), HostPath: message})
+	at.Mounts = append(at.Mounts,
+		&cri.Mount{ContainerPath: manifest.MessagePath(c), HostPath: message, SelinuxRelabel: true})
 	config, err := pod.Container(c, at)
 	if err != nil {
 		return nil, nil, err

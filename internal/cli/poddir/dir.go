@@ -137,6 +137,8 @@ type Volumes map[string]Volume
 type Volume struct {
 	Path     string
 	ReadOnly bool // for all containers, whatever their mounts say
+	// Own: it is in the pod's directory. Under SELinux its files get the label of the containers that mount it.
+	Own bool
 	// Named, in place of Path, is the name of a volume of the daemon.
 	Named string
 	// Image, in place of Path, is the ID of an image.
@@ -184,7 +186,7 @@ func (d *Dir) Volumes(volumes []corev1.Volume) Volumes {
 			paths[volume.Name] = Volume{Path: volume.HostPath.Path}
 		default:
 			paths[volume.Name] = Volume{Path: filepath.Join(d.Path, "volumes", volume.Name),
-				ReadOnly: manifest.HasFiles(volume.VolumeSource)}
+				ReadOnly: manifest.HasFiles(volume.VolumeSource), Own: true}
 		}
 	}
 	return paths
@@ -274,7 +276,7 @@ func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount,
 			}
 		}
 		m := &cri.Mount{ContainerPath: mount.MountPath, HostPath: source,
-			Readonly: mount.ReadOnly || volume.ReadOnly, MountOptions: mount.BindMountOptions}
+			Readonly: mount.ReadOnly || volume.ReadOnly, SelinuxRelabel: volume.Own, MountOptions: mount.BindMountOptions}
 		switch {
 		case volume.Image != "":
 			m.Image, m.ImageSubPath, m.Readonly = &cri.ImageSpec{Image: volume.Image}, sub, true
@@ -436,21 +438,25 @@ func bind(from, to string, directory bool) error {
 
 // Hosts is the mount of the pod's hosts file that WriteHosts has written; nil: it has not.
 func (d *Dir) Hosts() (*cri.Mount, error) {
-	path := filepath.Join(d.Path, "etc-hosts")
-	if _, err := os.Stat(path); err != nil {
+	if _, err := os.Stat(d.hostsFile()); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		return nil, err
 	}
-	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: path}, nil
+	return d.hostsMount(), nil
 }
 
 // WriteHosts writes the pod's hosts file and returns the mount of it. A container may write to it, as on a kubelet.
 func (d *Dir) WriteHosts(content []byte) (*cri.Mount, error) {
-	path := filepath.Join(d.Path, "etc-hosts")
-	if err := os.WriteFile(path, content, 0o644); err != nil {
+	if err := os.WriteFile(d.hostsFile(), content, 0o644); err != nil {
 		return nil, err
 	}
-	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: path}, nil
+	return d.hostsMount(), nil
+}
+
+func (d *Dir) hostsFile() string { return filepath.Join(d.Path, "etc-hosts") }
+
+func (d *Dir) hostsMount() *cri.Mount {
+	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: d.hostsFile(), SelinuxRelabel: true}
 }

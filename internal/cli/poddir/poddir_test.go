@@ -467,6 +467,9 @@ func TestFilesOfAManifestAreWrittenAsAKubeletDoes(t *testing.T) {
 	if len(mounts) != 1 || !mounts[0].Readonly {
 		t.Errorf("a container may write to a ConfigMap: %v", mounts)
 	}
+	if !mounts[0].SelinuxRelabel {
+		t.Errorf("under SELinux a container may not read a ConfigMap: %v", mounts)
+	}
 	if err := dir.Remove(); err != nil || mountsBelow(t, dir.Path) != 0 {
 		t.Errorf("removal: %v", err)
 	}

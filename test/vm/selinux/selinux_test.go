@@ -199,6 +199,48 @@ func TestThePolicyKeepsPodsApart(t *testing.T) {
 	}
 }
 
+// TestAPodOfAManifestMayUseItsFiles: `berth run` asks for the labels of its volumes, of the hosts file and of the file
+// for the last message, as a kubelet does.
+func TestAPodOfAManifestMayUseItsFiles(t *testing.T) {
+	inside(t)
+	n := nodetest.Shared(t)
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pod.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(`apiVersion: v1
+kind: ConfigMap
+metadata: {name: map}
+data: {key: of the map}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: labelled}
+spec:
+  hostAliases: [{ip: 192.0.2.1, hostnames: [alias]}]
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, "echo x >/data/file && echo x >/sub/file && echo x >/dev/termination-log && cat /map/key &&
+      grep alias /etc/hosts && echo all is allowed"]
+    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: data, mountPath: /sub, subPath: sub}
+    - {name: map, mountPath: /map}
+  volumes:
+  - {name: data, emptyDir: {}}
+  - {name: map, configMap: {name: map}}
+`, "IMAGE", node.Busybox)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), "--address", n.Address,
+		"--data-dir", filepath.Join(t.TempDir(), "data"), "run", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "all is allowed") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestLabelsThatAreAskedFor: a pod's, a container's, and one that the policy does not have.
 func TestLabelsThatAreAskedFor(t *testing.T) {
 	inside(t)
