@@ -563,6 +563,72 @@ spec:
 	}
 }
 
+// TestWhatIsLeftOfAManifestsPodsIsStopped: containers that run on in pods of a Job which has failed, and sidecars of
+// pods that have ended, while the command goes on with another document. Seen to fail: they ran until it ended.
+func TestWhatIsLeftOfAManifestsPodsIsStopped(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	job := func(name, spec, command string) string {
+		return strings.NewReplacer("NAME", name, "SPEC", spec, "COMMAND", command).Replace(`apiVersion: batch/v1
+kind: Job
+metadata: {name: left-NAME}
+spec:
+  SPEC
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 0
+      initContainers: [{name: s, image: IMAGE, restartPolicy: Always, command: [sleep, "600"]}]
+      containers: [{name: c, image: IMAGE, command: [sh, -c, "COMMAND"]}]
+`)
+	}
+	p := play(t, n, `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: left-others}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: c, image: IMAGE, command: [sleep, "600"]}]
+`, `apiVersion: v1
+kind: Pod
+metadata: {name: left-ended}
+spec:
+  terminationGracePeriodSeconds: 0
+  initContainers: [{name: s, image: IMAGE, restartPolicy: Always, command: [sleep, "600"]}]
+  containers: [{name: c, image: IMAGE, command: ["true"]}]
+`, job("late", "activeDeadlineSeconds: 2", "sleep 600"),
+		job("failed", "completionMode: Indexed\n  completions: 2\n  parallelism: 2\n  backoffLimit: 0",
+			"sleep 2; [ $JOB_COMPLETION_INDEX = 1 ] && sleep 600; exit 7"),
+		job("complete", "completions: 1", "sleep 1"))
+	p.waitFor("pod default/left-others-", 1)
+	p.waitFor("pod default/left-ended runs at", 1)
+	p.waitFor("job left-late failed: its activeDeadlineSeconds are over", 1)
+	p.waitFor("job left-failed failed", 1)
+	p.waitFor("job left-complete is complete: 1 pods succeeded", 1)
+	nodetest.Eventually(t, 20*time.Second, "only the pod of the other document runs", func() error {
+		_, out, _ := typed(t, n, "--data-dir", p.data, "ps", "-o", "name")
+		var left []string
+		for name := range strings.FieldsSeq(out) {
+			if strings.Contains(name, "left-") {
+				left = append(left, name)
+			}
+		}
+		if len(left) != 1 || !strings.HasPrefix(left[0], "left-others-") {
+			return fmt.Errorf("there run %q", left)
+		}
+		return nil
+	})
+	if code := p.interrupt(); code != 130 {
+		t.Errorf("exit code %d after Ctrl-C", code)
+	}
+	if _, out, _ := typed(t, n, "--data-dir", p.data, "pods", "-o", "name"); strings.Contains(out, "left-") {
+		t.Errorf("after the end of the command there are %s", out)
+	}
+}
+
 func TestAManifestsPullSecretsPull(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration of registries is its own")
 	n := nodetest.Shared(t)

@@ -32,7 +32,7 @@ func (p *Player) runGroups(ctx context.Context, groups []*manifest.Group) (int32
 	for i, group := range groups {
 		waits.Go(func() (err error) {
 			if group.Job != nil && !p.Detach {
-				codes[i], err = p.jobs().Run(all, group, nil)
+				codes[i], err = p.runJob(all, group)
 			} else {
 				codes[i], err = p.runGroup(all, group, places)
 			}
@@ -62,6 +62,10 @@ func (p *Player) runGroup(ctx context.Context, group *manifest.Group, places map
 		return 0, fmt.Errorf("job %s: spec.parallelism: with -d all pods are started at once, and %d are fewer than the %d "+
 			"completions: run it without -d", group.Owner.Name, len(group.Pods), job.Completions)
 	}
+	ctx, end := context.WithCancel(ctx)
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	defer end()
 	var pods []*supervisor.Pod
 	for i, pod := range group.Pods {
 		begin := time.Now()
@@ -73,30 +77,80 @@ func (p *Player) runGroup(ctx context.Context, group *manifest.Group, places map
 		p.mu.Lock()
 		p.reports[places[pod]] = newStartedPod(started, time.Since(begin))
 		p.mu.Unlock()
-		if group.Ordered && !p.Detach && i+1 < len(group.Pods) {
+		if p.Detach {
+			continue
+		}
+		ends.Go(func() { p.finish(ctx, started) })
+		if group.Ordered && i+1 < len(group.Pods) {
 			if err := started.WaitReady(ctx); err != nil {
 				return 0, err
 			}
 		}
 	}
-	if p.Detach {
+	ends.Wait()
+	if p.Detach || ctx.Err() != nil {
 		return 0, nil
 	}
-	var code int32
 	for _, pod := range pods {
-		select {
-		case <-pod.Done():
-		case <-ctx.Done():
-			return 0, nil
-		}
-		if code == 0 {
-			code = pod.Code()
+		if code := pod.Code(); code != 0 {
+			return code, nil
 		}
 	}
-	return code, nil
+	return 0, nil
 }
 
-func (p *Player) jobs() *job.Runner { return &job.Runner{Notes: p.Notes, Start: p.start} }
+// finish waits until a pod has ended, and stops what runs on of it: its sidecars.
+func (p *Player) finish(ctx context.Context, pod *supervisor.Pod) {
+	select {
+	case <-pod.Done():
+	case <-ctx.Done():
+		return
+	}
+	if p.Join == nil { // it has no sidecars, and its output may not have come yet
+		p.halt(ctx, pod)
+	}
+}
+
+// halt stops a pod while others run on. What is left of it when ctx ends is seen to by end.
+func (p *Player) halt(ctx context.Context, pod *supervisor.Pod) {
+	if err := pod.Halt(ctx); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(p.Err, "warning: %v\n", err)
+	}
+}
+
+// runJob runs the pods of a Job, and stops those that run when it has ended: other documents may run on.
+func (p *Player) runJob(ctx context.Context, group *manifest.Group) (int32, error) {
+	var mu sync.Mutex
+	run := map[*supervisor.Pod]bool{} // mu guards it
+	runner := &job.Runner{
+		Notes: p.Notes,
+		Start: func(ctx context.Context, pod *manifest.Pod) (*supervisor.Pod, error) {
+			started, err := p.start(ctx, pod)
+			if err == nil {
+				mu.Lock()
+				run[started] = true
+				mu.Unlock()
+			}
+			return started, err
+		},
+		Ended: func(pod *supervisor.Pod) {
+			p.halt(ctx, pod)
+			mu.Lock()
+			delete(run, pod)
+			mu.Unlock()
+		},
+	}
+	code, err := runner.Run(ctx, group, nil)
+	if err != nil || ctx.Err() != nil {
+		return code, err
+	}
+	var halts sync.WaitGroup
+	for pod := range run {
+		halts.Go(func() { p.halt(ctx, pod) })
+	}
+	halts.Wait()
+	return code, nil
+}
 
 // start starts one pod.
 func (p *Player) start(ctx context.Context, pod *manifest.Pod) (*supervisor.Pod, error) {
