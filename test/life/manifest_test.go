@@ -563,6 +563,35 @@ spec:
 	}
 }
 
+// TestAManifestsHostPathNeedsNotExist: without a type it is made as a directory, as for a kubelet's pods. Seen to be
+// refused.
+func TestAManifestsHostPathNeedsNotExist(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	pod := func(source string) string {
+		return `apiVersion: v1
+kind: Pod
+metadata: {name: missing}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: IMAGE, command: [sh, -c, "echo x >/data/file"], volumeMounts: [{name: v, mountPath: /data}]}
+  volumes: [{name: v, hostPath: ` + source + `}]
+`
+	}
+	missing := filepath.Join(t.TempDir(), "a", "b")
+	code, _, complaints := played(t, n, nil, pod("{path: "+missing+", type: Directory}"))
+	if code != 1 || !strings.Contains(complaints, "no such file or directory") {
+		t.Errorf("a directory that is not there: exit code %d, %s", code, complaints)
+	}
+	if code, _, complaints = played(t, n, nil, pod("{path: "+missing+"}")); code != 0 {
+		t.Errorf("exit code %d, %s", code, complaints)
+	}
+	if text, err := os.ReadFile(filepath.Join(missing, "file")); err != nil || string(text) != "x\n" {
+		t.Errorf("the container has written %q, %v", text, err)
+	}
+}
+
 // TestWhatIsLeftOfAManifestsPodsIsStopped: containers that run on in pods of a Job which has failed, and sidecars of
 // pods that have ended, while the command goes on with another document. Seen to fail: they ran until it ended.
 func TestWhatIsLeftOfAManifestsPodsIsStopped(t *testing.T) {

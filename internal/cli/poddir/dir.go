@@ -214,13 +214,16 @@ func makeEmptyDir(path string, source *corev1.EmptyDirVolumeSource, group *int64
 	return os.Chmod(path, mode) // whatever the umask is
 }
 
-// checkHostPath makes or checks what a hostPath names, by its type.
+// checkHostPath makes or checks what a hostPath names, by its type. Without a type there is no check, as in a kubelet:
+// the runtime makes a directory where there is nothing, or refuses the container.
 func checkHostPath(source *corev1.HostPathVolumeSource) error {
 	kind := corev1.HostPathUnset
 	if source.Type != nil {
 		kind = *source.Type
 	}
 	switch kind {
+	case corev1.HostPathUnset:
+		return nil
 	case corev1.HostPathDirectoryOrCreate:
 		if err := os.MkdirAll(source.Path, 0o755); err != nil {
 			return fmt.Errorf("hostPath: %w", err)
@@ -242,7 +245,6 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 	}
 	mode := info.Mode()
 	right := map[corev1.HostPathType]bool{
-		corev1.HostPathUnset:     true,
 		corev1.HostPathDirectory: mode.IsDir(),
 		corev1.HostPathFile:      mode.IsRegular(),
 		corev1.HostPathSocket:    mode&os.ModeSocket != 0,
