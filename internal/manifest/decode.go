@@ -36,8 +36,8 @@ type Pod struct {
 	FirstID uint32
 	// User is the name of the containers' user where it has no number; empty: none. Only OfImage sets it.
 	User string
-	// MaxRestarts is how often containers of the pod that fail are started again, all in all; nil means no limit.
-	MaxRestarts *int
+	// Restarts limits how often containers of the pod are started again; nil: there is no limit.
+	Restarts *RestartLimit
 
 	// Generated says that the pod's name ends in letters and digits that another reading of the document would change.
 	Generated bool

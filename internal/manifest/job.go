@@ -19,7 +19,8 @@ type Job struct {
 	Deadline     time.Duration // for the whole job; 0 means none
 	Indexed      bool          // each number from 0 to Completions-1 has a pod that has to succeed
 
-	w *workload
+	w        *workload
+	restarts *RestartLimit // BackoffLimit, where RestartsContainers
 }
 
 // defaultBackoffLimit is an API server's.
@@ -95,6 +96,7 @@ func (w *workload) job(spec *batchv1.JobSpec) error {
 	if err := errors.Join(c.errs...); err != nil {
 		return err
 	}
+	job.restarts = &RestartLimit{Most: job.BackoffLimit}
 	group := &Group{Owner: w.owner, Job: job}
 	first := job.Parallelism
 	if job.Completions > 0 {
@@ -136,7 +138,7 @@ func (j *Job) Pod(index int) (*Pod, error) {
 		}
 	})
 	if err == nil && j.RestartsContainers() {
-		pod.MaxRestarts = &j.BackoffLimit
+		pod.Restarts = j.restarts
 	}
 	return pod, err
 }

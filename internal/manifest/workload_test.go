@@ -97,13 +97,13 @@ func TestAJobMakesPodsForItsCompletions(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := translate(t, p)
-	if !strings.HasPrefix(p.Name, "web-4-") || p.hostname() != "web-4" || *p.MaxRestarts != 1 ||
+	if !strings.HasPrefix(p.Name, "web-4-") || p.hostname() != "web-4" || p.Restarts.Most != 1 ||
 		p.Labels["batch.kubernetes.io/job-name"] != "web" || len(config.Envs) != 1 ||
 		config.Envs[0].Key != "JOB_COMPLETION_INDEX" || string(config.Envs[0].Value) != "4" {
 		t.Errorf("got %v, %v", p, config.Envs)
 	}
 	if g := group(t, workloadOf("Job", "", "restartPolicy: Never")); g.Job.Completions != 1 || g.Job.BackoffLimit != 6 ||
-		g.Pods[0].MaxRestarts != nil {
+		g.Pods[0].Restarts != nil {
 		t.Errorf("got %+v", g.Job)
 	}
 }

@@ -592,6 +592,35 @@ spec:
 	}
 }
 
+// TestRestartsInAllPodsOfAJobCount: the one that there may be is over when the second pod fails. Seen to fail where
+// each pod had one.
+func TestRestartsInAllPodsOfAJobCount(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	code, out, complaints := played(t, nodetest.Shared(t), nil, `apiVersion: batch/v1
+kind: Job
+metadata: {name: restarts}
+spec:
+  completions: 2
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimit: 1
+  template:
+    spec:
+      restartPolicy: OnFailure
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: c
+        image: IMAGE
+        command: [sh, -c, "[ $JOB_COMPLETION_INDEX = 1 ] && sleep 3 && exit 4; [ -e /v/x ] && sleep 600; >/v/x; exit 3"]
+        volumeMounts: [{name: v, mountPath: /v}]
+      volumes: [{name: v, emptyDir: {}}]
+`)
+	if code != 4 || !strings.Contains(complaints, "job restarts failed") ||
+		strings.Count(complaints, "is started again") != 1 {
+		t.Errorf("exit code %d, %s, %s", code, out, complaints)
+	}
+}
+
 // TestWhatIsLeftOfAManifestsPodsIsStopped: containers that run on in pods of a Job which has failed, and sidecars of
 // pods that have ended, while the command goes on with another document. Seen to fail: they ran until it ended.
 func TestWhatIsLeftOfAManifestsPodsIsStopped(t *testing.T) {

@@ -61,7 +61,7 @@ func (s *State) ended(pod *manifest.Pod) (over bool, code int32) {
 		failures += found.Attempt
 	}
 	final := func(c *corev1.Container, code int32) bool {
-		return !restarts(pod, c, code) || pod.MaxRestarts != nil && code != 0 && failures >= *pod.MaxRestarts
+		return !restarts(pod, c, code) || pod.Restarts != nil && code != 0 && failures >= pod.Restarts.Most
 	}
 	var first int64 // when the first container failed
 	missing := false

@@ -64,18 +64,18 @@ func TestAPodIsOverWhenNothingOfItIsStartedAgain(t *testing.T) {
 }
 
 func TestAPodIsOverAfterItsDeadlineAndItsRestarts(t *testing.T) {
-	seconds, most := int64(5), 2
+	seconds := int64(5)
 	pod := &manifest.Pod{Pod: &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: "OnFailure",
 		ActiveDeadlineSeconds: &seconds, Containers: []corev1.Container{{Name: "a"}}}}}
 	state := &State{Created: time.Now().Add(-4 * time.Second), Ready: true, Found: found(map[string]int32{"a": 3})}
 	if over, _ := state.Over(pod); over {
 		t.Error("it is over before its deadline")
 	}
-	state.Found["a"].Attempt, pod.MaxRestarts = 2, &most
+	state.Found["a"].Attempt, pod.Restarts = 2, &manifest.RestartLimit{Most: 2}
 	if over, code := state.Over(pod); !over || code != 3 {
 		t.Errorf("after two restarts of two: %v, %d", over, code)
 	}
-	pod.MaxRestarts, state.Created = nil, time.Now().Add(-6*time.Second)
+	pod.Restarts, state.Created = nil, time.Now().Add(-6*time.Second)
 	if over, code := state.Over(pod); !over || code != 1 {
 		t.Errorf("after its deadline: %v, %d", over, code)
 	}

@@ -41,12 +41,10 @@ type Pod struct {
 	ordinary sync.WaitGroup // of the containers that are neither init containers nor sidecars
 	done     chan struct{}  // closed when all ordinary containers have ended for good
 
-	mu   sync.Mutex // guards the rest
-	ends []containerEnd
-	// restarts is how often containers were started again.
-	restarts int
-	ready    map[string]bool
-	changed  chan struct{} // closed and replaced when ready changes
+	mu      sync.Mutex // guards the rest
+	ends    []containerEnd
+	ready   map[string]bool
+	changed chan struct{} // closed and replaced when ready changes
 	// preStops are the preStop hooks by the ID of their container.
 	preStops map[string]*preStop
 }
@@ -91,8 +89,12 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 	for i := range pod.Spec.Containers {
 		p.ready[pod.Spec.Containers[i].Name] = false
 	}
-	for _, found := range p.Found {
-		p.restarts += found.Attempt
+	if pod.Restarts != nil {
+		restarts := 0
+		for _, found := range p.Found {
+			restarts += found.Attempt
+		}
+		pod.Restarts.Begin(pod.UID, restarts)
 	}
 	// A pod has its time from when it is made, and its init containers count.
 	within, until := ctx, time.Time{}
@@ -118,6 +120,9 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 	}
 	go func() {
 		p.ordinary.Wait()
+		if pod.Restarts != nil {
+			pod.Restarts.End(pod.UID)
+		}
 		close(p.done)
 	}()
 	p.loops.Go(func() {
@@ -370,15 +375,7 @@ func (p *Pod) Code() int32 {
 }
 
 // mayRestart counts one more restart, unless there have been as many as there may be.
-func (p *Pod) mayRestart() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.MaxRestarts != nil && p.restarts >= *p.MaxRestarts {
-		return false
-	}
-	p.restarts++
-	return true
-}
+func (p *Pod) mayRestart() bool { return p.Restarts == nil || p.Restarts.Take(p.UID) }
 
 // setReady notes whether a container is ready.
 func (p *Pod) setReady(name string, ready bool) {
