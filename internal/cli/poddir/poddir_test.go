@@ -92,6 +92,28 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 	}
 }
 
+// TestADataDirectoryMayBeALink. Seen to fail where mounts were looked for by the path with the link: the volume in memory
+// stayed, and the directory with it.
+func TestADataDirectoryMayBeALink(t *testing.T) {
+	s := newStore(t)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(s.Root, link); err != nil {
+		t.Fatal(err)
+	}
+	linked := &Store{Root: link, Address: s.Address}
+	dir := create(t, linked, "p")
+	if _, err := dir.MakeVolumes([]corev1.Volume{{Name: "mem",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}}}, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir.Path); !os.IsNotExist(err) || mountsBelow(t, s.Root) != 0 {
+		t.Errorf("something is left: %v", err)
+	}
+}
+
 // TestAVolumeInMemoryHasTheSmallerOfItsLimits: its own, or what the pod may use. Seen to fail while only its own held.
 func TestAVolumeInMemoryHasTheSmallerOfItsLimits(t *testing.T) {
 	s := newStore(t)

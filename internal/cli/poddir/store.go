@@ -246,6 +246,10 @@ func readRecord(path string) (Record, error) {
 // remove unmounts what is mounted below path and removes it. While anything is mounted there nothing is removed:
 // it would be removed from what is mounted.
 func remove(path string) error {
+	// The kernel names mounts by paths without links, and the data directory may be one.
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
 	for range 3 {
 		infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
 		if err != nil {
