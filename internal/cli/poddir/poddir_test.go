@@ -92,8 +92,8 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestADataDirectoryMayBeALink. Seen to fail where mounts were looked for by the path with the link: the volume in memory
-// stayed, and the directory with it.
+// TestADataDirectoryMayBeALink. Seen to fail where mounts were looked for by the path with the link: the volume in
+// memory stayed, and the directory with it.
 func TestADataDirectoryMayBeALink(t *testing.T) {
 	s := newStore(t)
 	link := filepath.Join(t.TempDir(), "link")
@@ -102,8 +102,9 @@ func TestADataDirectoryMayBeALink(t *testing.T) {
 	}
 	linked := &Store{Root: link, Address: s.Address}
 	dir := create(t, linked, "p")
-	if _, err := dir.MakeVolumes([]corev1.Volume{{Name: "mem",
-		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}}}, nil, 0, nil); err != nil {
+	volume := corev1.Volume{Name: "mem",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory"}}}
+	if _, err := dir.MakeVolumes([]corev1.Volume{volume}, nil, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := dir.Remove(); err != nil {
