@@ -84,7 +84,10 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 	if l := s.index.take(key); l != nil {
 		return l, nil
 	}
-	n := s.index.newDir()
+	n, err := s.newHome(s.dirs.make)
+	if err != nil {
+		return nil, fmt.Errorf("files of the artifact: %w", disk.Exhausted(err))
+	}
 	rec := layerRecord{
 		N: n, Key: key, DiffID: src.Manifest.Digest.String(), Boot: s.boot,
 		Inodes: uint64(src.Artifact.Dirs) + 1, Bytes: uint64(src.Artifact.Dirs+1) * 4096,
@@ -92,7 +95,7 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 	copied, err := s.makeFileTree(ctx, n, src.Artifact, blobs)
 	rec.Bytes += copied
 	if err == nil {
-		err = writeLayerRecord(s.dirs.home(n), &layerFile{layerRecord: rec})
+		err = s.dirs.writeRecord(n, &layerFile{layerRecord: rec})
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("files of the artifact: %w", disk.Exhausted(err)), s.removeDir(n))
@@ -117,9 +120,6 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 func (s *Store) makeFileTree(ctx context.Context, n string, a *source.Artifact, blobs []*layer,
 ) (copied uint64, err error) {
 	fs := s.dirs.fs(n)
-	if err := os.Mkdir(s.dirs.home(n), 0o700); err != nil {
-		return 0, err
-	}
 	if err := makeLayerRoot(fs); err != nil {
 		return 0, err
 	}

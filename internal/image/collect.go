@@ -236,6 +236,10 @@ func (s *Store) removeDirs(layers []*layer) error {
 // removeDir removes a layer's directory. The caller has marked it as busy in the index. That of a remote layer is
 // removed once its snapshot is, which may be later.
 func (s *Store) removeDir(n string) error {
+	if err := s.dirs.within(n); err != nil {
+		s.index.release(n)
+		return err
+	}
 	if s.remote.collecting.Load() && s.dirs.hasSnapshot(n) {
 		s.removeLater(n)
 		return nil
@@ -253,8 +257,6 @@ func (s *Store) removeDir(n string) error {
 
 func (s *Store) removeFiles(n string) error {
 	err := s.dirs.remove(n)
-	s.index.mu.Lock()
-	delete(s.index.busy, n)
-	s.index.mu.Unlock()
+	s.index.release(n)
 	return err
 }

@@ -28,10 +28,11 @@ type index struct {
 	variants   map[string]chan struct{}
 	references map[string][]string // holder to image IDs
 	lost       map[string]*lostImage
-	next       uint64          // number of the next layer directory
-	busy       map[string]bool // directories being made or removed
-	closed     bool
-	events     eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
+	next       uint64 // number of the next layer directory
+	// busy has directories that are being made or removed, and those that newHome has found in its way: they stay.
+	busy   map[string]bool
+	closed bool
+	events eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
 }
 
 func newIndex() *index {
@@ -260,4 +261,11 @@ func (x *index) newDir() string {
 	x.next++
 	x.busy[n] = true
 	return n
+}
+
+// release says that a directory is not being made or removed any more.
+func (x *index) release(n string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.busy, n)
 }

@@ -137,15 +137,21 @@ func (s *Store) leave(j *job, cause error) error {
 // run is a job's goroutine.
 func (s *Store) run(ctx context.Context, j *job) {
 	defer j.cancel()
-	n := s.index.newDir()
-	rec, err := s.loadLayer(ctx, j, n)
+	n, err := s.newHome(s.dirs.make)
+	made := err == nil
+	var rec *layerFile
+	if made {
+		rec, err = s.loadLayer(ctx, j, n)
+	}
 	if j.registry != "" {
 		s.cfg.Metrics.LayerBytes(j.registry, j.loaded.Load())
 	}
 	if err != nil {
 		err = fmt.Errorf("layer %s: %w", j.from.desc.Digest, disk.Exhausted(err))
-		if e := s.removeDir(n); e != nil {
-			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
+		if made {
+			if e := s.removeDir(n); e != nil {
+				s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
+			}
 		}
 	}
 	if s.finish(j, rec, n, err) {
@@ -154,6 +160,24 @@ func (s *Store) run(ctx context.Context, j *job) {
 		}
 	}
 	close(j.done) // leave waits for this, so that a failed pull returns when the files are removed
+}
+
+// newHome has a function make the directory of a layer under a new number, and marks the directory as busy. A number
+// whose directory is there already is passed over, and that directory stays: it may be a layer of the store on a data
+// disk that was mounted after berthd had started. If there is an error, nothing of this number is to be removed.
+func (s *Store) newHome(mkdir func(n string) error) (string, error) {
+	for {
+		n := s.index.newDir()
+		err := mkdir(n)
+		if errors.Is(err, os.ErrExist) {
+			s.log.Warn("a directory of layers that this berthd did not find when it started stays", "layer", n)
+			continue
+		}
+		if err != nil {
+			s.index.release(n)
+		}
+		return n, err
+	}
 }
 
 // finish hands a job's layer to its waiters. unneeded says that the directory n has to be removed: no pull waits any
@@ -183,14 +207,11 @@ func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bo
 	return false
 }
 
-// loadLayer downloads a layer and unpacks it into its directory. A host that sends other bytes than the digest says is
-// not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each is asked
+// loadLayer downloads a layer and unpacks it into its directory, which is new. A host that sends other bytes than the
+// digest says is not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each is asked
 // without the others, the first one last, since it ended too early.
 func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := s.dirs.home(n)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
 	bad := map[string]bool{}
 	var suspects []string // the first is asked without the others
 	var first error
@@ -213,7 +234,7 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 			if info, err := os.Stat(filepath.Join(dir, layertar.FileName)); err == nil {
 				rec.Bytes += uint64(info.Size()) // Inodes are those of the layer alone: one without any is left out of mounts
 			}
-			return rec, writeLayerRecord(dir, rec)
+			return rec, s.dirs.writeRecord(n, rec)
 		}
 		corrupt := isCorrupt(err) && hosts != nil
 		switch {

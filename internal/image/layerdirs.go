@@ -8,6 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
 	"berth/internal/disk"
@@ -15,10 +19,80 @@ import (
 
 // layerDirs is the directory that has a directory for each layer. A caller that makes or removes the directory of a
 // layer has first marked it as busy in the index.
+//
+// Another file system may be mounted over the root while the store is open. What stands there under the number of a
+// layer is then not that layer: it may be a layer of the store that was in use on that file system before. So a
+// directory is only written to and removed where the root is the one in which it was found or made.
 type layerDirs struct {
-	root string // absolute
-	boot string // of the machine
-	log  *slog.Logger
+	root   string // absolute
+	opened rootID // of the root when the store was opened
+	boot   string // of the machine
+	log    *slog.Logger
+
+	mu        sync.Mutex
+	elsewhere map[string]rootID // of directories that were made in another root than the opened one; guarded by mu
+}
+
+// rootID tells one directory from another that is mounted over it.
+type rootID struct{ dev, ino uint64 }
+
+func idOf(dir string) (rootID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return rootID{}, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return rootID{st.Dev, st.Ino}, nil
+}
+
+func openLayerDirs(root, boot string, log *slog.Logger) (*layerDirs, error) {
+	opened, err := idOf(root)
+	return &layerDirs{root: root, opened: opened, boot: boot, log: log, elsewhere: map[string]rootID{}}, err
+}
+
+// make makes the directory of a layer. One that is there is os.ErrExist.
+func (d *layerDirs) make(n string) error {
+	if err := os.Mkdir(d.home(n), 0o700); err != nil {
+		return err
+	}
+	return d.made(n)
+}
+
+// made notes in which root the directory of a layer was made.
+func (d *layerDirs) made(n string) error {
+	root, err := idOf(d.root)
+	if err == nil && root != d.opened {
+		d.mu.Lock()
+		d.elsewhere[n] = root
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// within makes sure that the path of a layer's directory still leads to that directory.
+func (d *layerDirs) within(n string) error {
+	root, err := idOf(d.root)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	want, ok := d.elsewhere[n]
+	d.mu.Unlock()
+	if !ok {
+		want = d.opened
+	}
+	if root != want {
+		return fmt.Errorf("layer %s: another file system was mounted over %s or removed from it: restart berthd: %w", n,
+			d.root, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// writeRecord marks a directory as complete.
+func (d *layerDirs) writeRecord(n string, rec *layerFile) error {
+	if err := d.within(n); err != nil {
+		return err
+	}
+	return writeLayerRecord(d.home(n), rec)
 }
 
 // home is the directory of a layer: its fs, its record, and whether it is synced.
@@ -94,8 +168,8 @@ const syncedFile = "synced"
 
 func (d *layerDirs) noteSynced(n string) {
 	dir := d.home(n)
-	if _, err := os.Lstat(filepath.Join(dir, layerFileName)); err != nil {
-		return // it is being removed
+	if _, err := os.Lstat(filepath.Join(dir, layerFileName)); err != nil || d.within(n) != nil {
+		return // it is being removed, or out of reach
 	}
 	f, err := os.OpenFile(filepath.Join(dir, syncedFile), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -109,6 +183,9 @@ func (d *layerDirs) noteSynced(n string) {
 // remove removes the directory of a layer. The mark of a complete layer goes first: a crash in the middle must not
 // leave it on half of one.
 func (d *layerDirs) remove(n string) error {
+	if err := d.within(n); err != nil {
+		return err
+	}
 	err := os.Remove(filepath.Join(d.home(n), layerFileName))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		err = d.removeTree(n, "")
@@ -119,6 +196,9 @@ func (d *layerDirs) remove(n string) error {
 // removeTree removes a layer's directory, or the directory name in it. The tree comes from an image, and may be as deep
 // as paths can be long.
 func (d *layerDirs) removeTree(n, name string) error {
+	if err := d.within(n); err != nil {
+		return err
+	}
 	at := filepath.Join(d.home(n), name)
 	parent, err := os.Open(filepath.Dir(at))
 	if err != nil {

@@ -201,7 +201,11 @@ func (s *Store) remoteLayer(
 		}
 		return l, nil
 	}
-	n := s.index.newDir()
+	n, err := s.newHome(s.dirs.make)
+	if err != nil {
+		unlock()
+		return nil, disk.Exhausted(err)
+	}
 	l, err := s.newRemoteLayer(ctx, n, rec, diffID, labels)
 	unlock()
 	switch {
@@ -245,13 +249,13 @@ func (s *Store) unref(l *layer) []*layer {
 	return s.index.unref(l)
 }
 
-// newRemoteLayer makes a remote layer and its directory. The error is errNotRemote if the snapshotter does not have the
-// layer, and then no snapshot is left.
+// newRemoteLayer makes a remote layer in its directory, which is new. The error is errNotRemote if the snapshotter does
+// not have the layer, and then no snapshot is left.
 func (s *Store) newRemoteLayer(
 	ctx context.Context, n string, rec *snapshotRecord, diffID digest.Digest, labels map[string]string,
 ) (*layer, error) {
 	dir := s.dirs.home(n)
-	if err := os.MkdirAll(filepath.Join(dir, layerFS), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, layerFS), 0o700); err != nil {
 		return nil, disk.Exhausted(err)
 	}
 	// The names are unique beside those of others that use the snapshotter.
@@ -270,7 +274,7 @@ func (s *Store) newRemoteLayer(
 	file := &layerFile{layerRecord: layerRecord{
 		N: n, Key: rec.layerKey(), DiffID: diffID.String(), Boot: s.boot, Remote: rec,
 	}}
-	if err := writeLayerRecord(dir, file); err != nil {
+	if err := s.dirs.writeRecord(n, file); err != nil {
 		return nil, disk.Exhausted(err)
 	}
 	l := &layer{layerRecord: file.layerRecord, refs: 1}
@@ -489,7 +493,10 @@ func (s *Store) removePending() {
 		// Those above were made later, and have higher numbers.
 		slices.SortFunc(dirs, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(b, a)) })
 		for _, n := range dirs {
-			err := s.removeSnapshot(s.ctx, n)
+			err := s.dirs.within(n)
+			if err == nil {
+				err = s.removeSnapshot(s.ctx, n)
+			}
 			if err == nil {
 				err = s.removeFiles(n)
 			}

@@ -196,7 +196,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	adopt()
-	s.dirs = &layerDirs{root: filepath.Join(cfg.Root, "layers"), boot: boot, log: cfg.Logger}
+	if s.dirs, err = openLayerDirs(filepath.Join(cfg.Root, "layers"), boot, cfg.Logger); err != nil {
+		return nil, fmt.Errorf("image store: %w", err)
+	}
 	s.db = &database{root: cfg.Root, boot: boot, log: cfg.Logger, layers: s.dirs, files: imageFiles(cfg.Root)}
 	// This lock protects the files that are read before bbolt takes its own lock.
 	if s.lock, err = os.Open(cfg.Root); err != nil {

@@ -85,19 +85,20 @@ func (s *Store) variant(
 		return nil, nil
 	}
 	// What was made moves to a number of its own, whole or not.
-	n := s.index.newDir()
-	dir := s.dirs.home(n)
+	n, madeErr := s.newHome(s.dirs.make)
+	if madeErr != nil { // the next variant of the layer, or the next start, sets aside what was made
+		return nil, errors.Join(err, madeErr)
+	}
 	rec := l.layerRecord
 	rec.N, rec.Key, rec.Boot, rec.Depends = n, key, s.boot, false
-	err = errors.Join(err, os.Mkdir(dir, 0o700))
-	e := os.Rename(filepath.Join(home, stagingDir), filepath.Join(dir, layerFS))
+	e := os.Rename(filepath.Join(home, stagingDir), s.dirs.fs(n))
 	if err == nil || !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
 	if err == nil {
 		rec.Inodes += result.Inodes
 		rec.Bytes += result.Bytes
-		err = writeLayerRecord(dir, &layerFile{layerRecord: rec})
+		err = s.dirs.writeRecord(n, &layerFile{layerRecord: rec})
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.removeDir(n))
@@ -140,6 +141,9 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 func (s *Store) makeVariant(
 	ctx context.Context, now *inForce, l *layer, home string, below []*layer, lookups uint64,
 ) (_ *variant.Result, used uint64, err error) {
+	if err := s.dirs.within(l.N); err != nil {
+		return nil, used, err
+	}
 	implied, err := readImplied(home)
 	if err == nil {
 		err = s.setAside(home)
@@ -281,13 +285,14 @@ func (s *Store) setAside(home string) error {
 		}
 		return err
 	}
-	n := s.index.newDir()
-	defer func() {
-		s.index.mu.Lock()
-		delete(s.index.busy, n)
-		s.index.mu.Unlock()
-	}()
-	return os.Rename(staged, s.dirs.home(n))
+	n, err := s.newHome(func(n string) error {
+		if err := os.Rename(staged, s.dirs.home(n)); err != nil {
+			return err
+		}
+		return s.dirs.made(n)
+	})
+	s.index.release(n)
+	return err
 }
 
 // readImplied reads what a layer depends on: it is kept beside the layer only, and not in memory.
