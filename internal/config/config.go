@@ -17,6 +17,10 @@ const DefaultPath = "/etc/berth/config.toml"
 // DropIns is the directory beside the file whose *.toml files are read over it, where no other directory is named.
 const DropIns = "config.d"
 
+// PreloadOnce ends the names of those archives in PreloadDir that berthd removes once their images are on the disk. The
+// command line writes such archives.
+const PreloadOnce = ".once.tar"
+
 // NoDebug in place of the debug socket's address: there is none.
 const NoDebug = "none"
 

@@ -29,6 +29,16 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return err
 }
 
+// SyncDir brings the names in a directory to the disk: after a failure of power, a file that was renamed to one of them
+// or removed is still renamed or removed.
+func SyncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 // WriteOrOverwrite is WriteFile with permissions for the owner alone. Where the disk has no room for a second file, a
 // file that is there is overwritten in place, so a crash may leave a mixture then (see Overwrite).
 func WriteOrOverwrite(path string, data []byte) error {

@@ -32,14 +32,25 @@ import (
 // packed by gzip or zstd or not at all. Images get the names that the archive gives them. The archive is kept beside
 // the store while it is loaded, since its parts come in any order.
 func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
-	list, err := s.importArchive(ctx, r)
+	return s.ImportArchiveKeeping(ctx, r, nil)
+}
+
+// ImportArchiveKeeping is ImportArchive where keeps tells whether a tag stays with the image of this ID, which has it,
+// though the archive gives the tag to another image. An image is not loaded for the sake of such a tag. keeps is called
+// with the index locked; nil: all tags move.
+func (s *Store) ImportArchiveKeeping(
+	ctx context.Context, r io.Reader, keeps func(tag, id string) bool,
+) ([]*model.Image, error) {
+	list, err := s.importArchive(ctx, r, keeps)
 	if err != nil {
 		return nil, brief(fmt.Errorf("import archive: %w", disk.Exhausted(err)))
 	}
 	return list, nil
 }
 
-func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
+func (s *Store) importArchive(
+	ctx context.Context, r io.Reader, keeps func(tag, id string) bool,
+) ([]*model.Image, error) {
 	now := s.now.Load()
 	a, err := now.unpacker.spool(ctx, s.root, r)
 	if err != nil {
@@ -63,6 +74,10 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 	}
 	var list []*model.Image
 	for _, src := range sources {
+		src.Keeps = keeps
+		if s.index.keepsTag(src) {
+			continue
+		}
 		a.unpacked(src)
 		fetch := func(_ context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
 			part, ok := a.blobs[d.Digest]

@@ -56,6 +56,76 @@ func TestADockerArchiveIsImported(t *testing.T) {
 	}
 }
 
+// TestATagThatStaysIsNotMovedByAnArchive, whether the image of the archive has another tag or none, and where the tag
+// was given to the other image while the layers of the archive were loaded. What was imported is on the disk after
+// Sync. It was seen to fail where an import did not ask about tags, where record did not, and where Sync did nothing.
+func TestATagThatStaysIsNotMovedByAnArchive(t *testing.T) {
+	f := newFixture(t)
+	archived := mustImage(t, rt.WithFiles(map[string]string{"from": "archive"}))
+	data := func(names ...string) *bytes.Reader {
+		t.Helper()
+		refs := map[name.Reference]v1.Image{}
+		for _, n := range names {
+			tag, err := name.NewTag(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refs[tag] = archived
+		}
+		var buf bytes.Buffer
+		if err := tarball.MultiRefWrite(refs, &buf); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.NewReader(buf.Bytes())
+	}
+	f.push("app:latest", files("pulled", "pulled"))
+	pulled := f.pull("app:latest")
+	latest, other := host+"app:latest", host+"app:1"
+	has := func(tag, want string) {
+		t.Helper()
+		img, err := f.Get(t.Context(), tag)
+		if want == "" && errdefs.IsNotFound(err) {
+			return
+		}
+		if err != nil || img.ID != want {
+			t.Errorf("%s is %+v, %v", tag, img, err)
+		}
+	}
+	stay := func(tag, holder string) bool {
+		if tag != latest || holder != pulled {
+			t.Errorf("whether %s stays with %s", tag, holder)
+		}
+		return true
+	}
+	list, err := f.ImportArchiveKeeping(t.Context(), data(latest), stay)
+	if err != nil || len(list) > 0 {
+		t.Errorf("an archive with this tag alone: %v, %v", list, err)
+	}
+	has(id(t, archived), "")
+	if _, err := f.ImportArchiveKeeping(t.Context(), data(latest, other), stay); err != nil {
+		t.Error(err)
+	}
+	has(latest, pulled)
+	has(other, id(t, archived))
+	if err := f.Sync(); err != nil {
+		t.Error(err)
+	}
+	if left := f.unsynced(); len(left) > 0 {
+		t.Errorf("%d layers are not known to be on the disk", len(left))
+	}
+	asked := 0
+	given := func(string, string) bool { asked++; return asked > 1 }
+	if _, err := f.ImportArchiveKeeping(t.Context(), data(latest), given); err != nil || asked != 2 {
+		t.Errorf("it was asked %d times: %v", asked, err)
+	}
+	has(latest, pulled)
+	move := func(string, string) bool { return false }
+	if _, err := f.ImportArchiveKeeping(t.Context(), data(latest), move); err != nil {
+		t.Error(err)
+	}
+	has(latest, id(t, archived))
+}
+
 // TestAnImageWhoseIDIsOfAnotherHash is found and removed by it: the manifest says how its configuration is hashed.
 // Seen to fail with IDs of SHA-256 alone: nobody could use or remove such an image by its ID, as a kubelet does.
 func TestAnImageWhoseIDIsOfAnotherHash(t *testing.T) {

@@ -208,8 +208,8 @@ func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bo
 }
 
 // loadLayer downloads a layer and unpacks it into its directory, which is new. A host that sends other bytes than the
-// digest says is not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each is asked
-// without the others, the first one last, since it ended too early.
+// digest says is not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each
+// is asked without the others, the first one last, since it ended too early.
 func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := s.dirs.home(n)
 	bad := map[string]bool{}

@@ -10,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"berth/internal/disk"
+	"berth/internal/image/source"
 )
 
 // Tag gives an image one more name, which it returns in full. Another image that has the name loses it, as with a pull.
@@ -70,6 +71,19 @@ func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
 		s.keepLater(c.ID)
 	}
 	return nil
+}
+
+// keepsTag tells whether the tag of an image that is being loaded stays with another image, which has it.
+func (x *index) keepsTag(src *source.Image) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.keeps(src)
+}
+
+// keeps is keepsTag where index.mu is held.
+func (x *index) keeps(src *source.Image) bool {
+	id, ok := x.names[src.Tag]
+	return ok && src.Keeps != nil && id != src.ID.String() && src.Keeps(src.Tag, id)
 }
 
 // loses is the record, without the tag, of another image that has it: the tag moves, and that image stays

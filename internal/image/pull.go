@@ -262,6 +262,9 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 	defer s.db.commit.Unlock()
 
 	s.index.mu.Lock()
+	if s.index.keeps(src) { // it was given to the other image while the layers were loaded
+		src.Tag = ""
+	}
 	r := s.index.images[src.ID.String()]
 	fresh := r == nil
 	switch {

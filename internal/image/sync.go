@@ -46,6 +46,16 @@ func (s *Store) unsynced() (layers []*layer) {
 	return layers
 }
 
+// Sync returns when all images that are here now are on the disk, and the records say so.
+func (s *Store) Sync() error {
+	if err := s.sync(); err != nil {
+		return err
+	}
+	s.db.commit.Lock() // another sync may be writing its records
+	defer s.db.commit.Unlock()
+	return nil
+}
+
 // sync brings what was pulled to disk, and then says so in the records.
 func (s *Store) sync() error {
 	layers := s.unsynced()

@@ -236,6 +236,39 @@ func (r *Record) AddArchive(path string) error {
 	return r.save()
 }
 
+// Partial ends the name of an archive while it is written. berthd passes over such names.
+const Partial = ".partial"
+
+// KeepArchives removes all archives that are noted but these. An image of an earlier run may be gone since, or have
+// other names, and berthd would give it the names that it had.
+func (r *Record) KeepArchives(paths []string) error {
+	var errs []error
+	before := len(r.Archives)
+	r.Archives = slices.DeleteFunc(r.Archives, func(path string) bool {
+		if slices.Contains(paths, path) {
+			return false
+		}
+		err := removeArchive(path)
+		errs = append(errs, err)
+		return err == nil
+	})
+	if len(r.Archives) < before {
+		errs = append(errs, r.save())
+	}
+	return errors.Join(errs...)
+}
+
+// removeArchive removes an archive, whole or in part. That it is not there is no error: berthd has imported it.
+func removeArchive(path string) error {
+	var errs []error
+	for _, p := range []string{path, path + Partial} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Revert puts everything back, and returns what it did. What somebody has changed since stays as it is, with an
 // error, and in the record.
 func (r *Record) Revert() (done []string, err error) {
@@ -260,9 +293,10 @@ func (r *Record) Revert() (done []string, err error) {
 	}
 	r.Files = kept
 	for _, path := range r.Archives {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_, statErr := os.Lstat(path)
+		if err := removeArchive(path); err != nil {
 			errs = append(errs, err)
-		} else if err == nil {
+		} else if statErr == nil {
 			done = append(done, "removed "+path)
 		}
 	}

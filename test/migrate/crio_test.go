@@ -119,6 +119,12 @@ func TestImagesOfCRIOComeWithoutARegistry(t *testing.T) {
 		}
 		return nil
 	})
+	nodetest.Eventually(t, time.Minute, "the archives are gone", func() error {
+		if entries, err := os.ReadDir(preload); err != nil || len(entries) > 0 {
+			return fmt.Errorf("there are %v, %w", entries, err)
+		}
+		return nil
+	})
 	got := works(t, b, byDigest)
 	if got.Id != id.String() || !slices.Equal(got.RepoTags, []string{whole}) ||
 		!slices.Equal(got.RepoDigests, []string{byDigest}) {

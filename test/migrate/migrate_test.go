@@ -216,6 +216,12 @@ func thereAndBack(t *testing.T, binaries string) {
 		}
 		return nil
 	})
+	nodetest.Eventually(t, time.Minute, "the archives are gone", func() error {
+		if entries, err := os.ReadDir(preload); err != nil || len(entries) > 0 {
+			return fmt.Errorf("there are %v, %w", entries, err)
+		}
+		return nil
+	})
 	after := works(t, b, node.Busybox)
 	works(t, b, byDigest)
 	if after.Id != before.Id || !slices.Equal(after.RepoTags, before.RepoTags) ||

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
@@ -21,6 +22,7 @@ import (
 	"berth/internal/cli/findings"
 	"berth/internal/config"
 	"berth/internal/config/check"
+	"berth/internal/disk"
 	"berth/internal/doctor"
 	"berth/internal/migrate"
 )
@@ -213,10 +215,11 @@ func (m *Migration) printNotes(plan *migrate.Plan, report string, dryRun bool) {
 	}
 }
 
-// importImages gives images to berthd, or puts archives of them where it looks for them when it starts.
+// importImages gives images to berthd, or puts archives of them where it looks for them when it starts. Archives of
+// earlier runs that do not belong there any more go first.
 func (m *Migration) importImages(ctx context.Context, store imageStore, images []*migrate.Image,
 	cfg *config.Config, record *migrate.Record) error {
-	if len(images) == 0 {
+	if m.NoImages {
 		return nil
 	}
 	address := m.Address
@@ -226,8 +229,22 @@ func (m *Migration) importImages(ctx context.Context, store imageStore, images [
 	conn, err := connection.Dial(ctx, address)
 	if err == nil {
 		defer conn.Close()
-	} else if !m.DryRun && cfg.Image.PreloadDir == "" {
+	} else if len(images) > 0 && !m.DryRun && cfg.Image.PreloadDir == "" {
 		return fmt.Errorf("no berthd answers, and there is no image.preload_dir: %w", err)
+	}
+	if !m.DryRun {
+		var archives []string
+		for _, img := range images {
+			if conn == nil {
+				archives = append(archives, archivePath(img, cfg.Image.PreloadDir, m.Runtime))
+			}
+		}
+		if err := record.KeepArchives(archives); err != nil {
+			return err
+		}
+	}
+	if len(images) == 0 {
+		return nil
 	}
 	var errs []error
 	imported, there, verb := 0, 0, "imported"
@@ -300,11 +317,18 @@ func (m *Migration) give(ctx context.Context, conn *connection.Connection, store
 	return false, err
 }
 
-// archiveImage writes an image for the next start of berthd, unless that is done. The name of an archive is that
-// of its image's digest, so that a whole one need not be written again.
+// archivePath is where the archive of an image is. Its name tells the image's digest and its names, so that a whole
+// archive need not be written again.
+func archivePath(img *migrate.Image, dir, runtime string) string {
+	names := digest.FromString(strings.Join(slices.Sorted(slices.Values(img.Names)), "\n")).Encoded()[:12]
+	return filepath.Join(dir, runtime+"-"+img.Digest.Encoded()+"-"+names+config.PreloadOnce)
+}
+
+// archiveImage writes an image for the next start of berthd, unless that is done. An archive gets its name when all of
+// it is on the disk: one that a failure of power has cut short is not taken for a whole one.
 func archiveImage(ctx context.Context, store imageStore, img *migrate.Image, dir, runtime string,
 	record *migrate.Record) (has bool, err error) {
-	path := filepath.Join(dir, runtime+"-"+img.Digest.Encoded()+".tar")
+	path := archivePath(img, dir, runtime)
 	if _, err := os.Stat(path); err == nil {
 		return true, nil
 	}
@@ -314,19 +338,21 @@ func archiveImage(ctx context.Context, store imageStore, img *migrate.Image, dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
-	partial := path + ".partial" // berthd passes over such names
+	partial := path + migrate.Partial
 	file, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return false, err
 	}
-	err = store.WriteArchive(ctx, file, img)
+	if err = store.WriteArchive(ctx, file, img); err == nil {
+		err = file.Sync()
+	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(partial, path)
 	}
 	if err != nil {
 		return false, errors.Join(err, os.Remove(partial))
 	}
-	return false, nil
+	return false, disk.SyncDir(dir)
 }
 
 // examine says what of the configuration and of the machine cannot work.

@@ -31,7 +31,7 @@ imports the images of containerd's content store, without the network.
 containerd and its files are not changed. The command records what it writes, and --revert undoes all of it.
 
 If berthd runs, it imports the images at once. Otherwise archives of the images are written to image.preload_dir, from
-which berthd imports them when it starts. It does not matter whether containerd runs.`,
+which berthd imports them when it starts, and then removes them. It does not matter whether containerd runs.`,
 		Example: `  berth migrate containerd --dry-run
   berth migrate containerd
   berth migrate containerd --revert`,
@@ -48,8 +48,8 @@ imports the images of CRI-O's store, without the network.
 CRI-O and its files are not changed. The command records what it writes, and --revert undoes all of it.
 
 If berthd runs, it imports the images at once. Otherwise archives of the images are written to image.preload_dir, from
-which berthd imports them when it starts. These archives have uncompressed layers. It does not matter whether CRI-O
-runs.`,
+which berthd imports them when it starts, and then removes them. These archives have uncompressed layers. It does not
+matter whether CRI-O runs.`,
 		Example: `  berth migrate crio --dry-run
   berth migrate crio
   berth migrate crio --revert`,

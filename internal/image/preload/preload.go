@@ -1,5 +1,6 @@
 // Package preload imports image archives from a directory of the node, for nodes without a registry. An archive is not
-// read again if it has not changed since its import and all its images are still in the store.
+// read again if it has not changed since its import and all its images are still in the store. An archive whose name
+// says so is imported once and then removed.
 package preload
 
 import (
@@ -10,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/config"
 	"berth/internal/disk"
 	"berth/internal/liblog"
 	"berth/internal/model"
@@ -25,7 +28,9 @@ import (
 
 // Store is the image store as preloading uses it.
 type Store interface {
-	ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error)
+	ImportArchiveKeeping(ctx context.Context, r io.Reader, keeps func(tag, id string) bool) ([]*model.Image, error)
+	List(ctx context.Context) ([]*model.Image, error)
+	Sync() error
 	Get(ctx context.Context, refOrID string) (*model.Image, error)
 	Pin(ctx context.Context, refOrID string, pinned bool) error
 }
@@ -49,10 +54,28 @@ type archive struct {
 	Modified time.Time `json:"modified"`
 	Names    []string  `json:"names"` // of its images; an ID for each that has none
 	Pinned   bool      `json:"pinned"`
+	// Synced says that the images of an archive that is imported once were on the disk: it is only to be removed.
+	Synced bool `json:"synced,omitempty"`
+}
+
+// same tells whether an archive has not changed.
+func (a *archive) same(b *archive) bool { return a.Size == b.Size && a.Modified.Equal(b.Modified) }
+
+// preloading is the work of Run.
+type preloading struct {
+	Config
+	known map[string]archive // what Record holds
+	// tags are those of the images that there were when Run began, and of those that it has imported, with the IDs of the
+	// images.
+	tags map[string]string
 }
 
 // Run imports all archives in the order of their names. What cannot be imported is logged, and tried again at the next
 // start.
+//
+// A new archive, and one that has changed, gives its tags to its images. One that is read again for the sake of an
+// image that is missing leaves tags where they are if other images have them by now. So does every archive with a tag
+// that was given to another image since Run began.
 func Run(ctx context.Context, cfg Config) {
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil {
@@ -61,73 +84,101 @@ func Run(ctx context.Context, cfg Config) {
 		}
 		return
 	}
-	known := map[string]archive{}
-	if data, err := os.ReadFile(cfg.Record); err == nil {
-		_ = json.Unmarshal(data, &known) // what is spoilt is as good as nothing: all is imported again
+	images, err := cfg.Store.List(ctx)
+	if err != nil {
+		cfg.Log.Error("list the images that are there before others are preloaded", "error", err)
+		return
 	}
-	done := map[string]archive{}
+	p := &preloading{Config: cfg, known: map[string]archive{}, tags: map[string]string{}}
+	p.note(images)
+	if data, err := os.ReadFile(cfg.Record); err == nil {
+		_ = json.Unmarshal(data, &p.known) // what is spoilt is as good as nothing: all is imported again
+	}
+	there := map[string]bool{}
 	for _, entry := range entries {
 		name := entry.Name()
 		if !slices.ContainsFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) }) {
 			continue
 		}
-		before, imported := known[name]
+		there[name] = true
 		path, begin := filepath.Join(cfg.Dir, name), time.Now()
-		now, read, err := cfg.load(ctx, path, before, imported)
+		tags, read, err := p.load(ctx, name)
+		if err == nil && strings.HasSuffix(name, config.PreloadOnce) {
+			err = p.remove(name)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			cfg.Log.Error("preload images: it is tried again at the next start", "path", path, "error", err)
-			continue
 		case read:
-			cfg.Log.Info("images are preloaded", "path", path, "tags", now.Names, "took_ms",
+			cfg.Log.Info("images are preloaded", "path", path, "tags", tags, "took_ms",
 				liblog.Milliseconds(time.Since(begin)))
 		}
-		done[name] = now
 	}
-	if err := cfg.save(done); err != nil {
-		cfg.Log.Warn("archives of images are read again at the next start", "path", cfg.Record, "error", err)
+	before := len(p.known)
+	maps.DeleteFunc(p.known, func(name string, _ archive) bool { return !there[name] })
+	if len(p.known) < before {
+		p.save()
 	}
 }
 
-func (cfg *Config) save(done map[string]archive) error {
-	data, err := json.Marshal(done)
-	if err != nil {
-		return err
+// note notes which tags images have.
+func (p *preloading) note(images []*model.Image) {
+	for _, img := range images {
+		for _, tag := range img.RepoTags {
+			p.tags[tag] = img.ID
+		}
 	}
-	return disk.WriteFile(cfg.Record, data, 0o600)
+}
+
+// put records an archive.
+func (p *preloading) put(name string, a archive) {
+	p.known[name] = a
+	p.save()
+}
+
+func (p *preloading) save() {
+	data, err := json.Marshal(p.known)
+	if err == nil {
+		err = disk.WriteFile(p.Record, data, 0o600)
+	}
+	if err != nil {
+		p.Log.Warn("archives of images are read again at the next start", "path", p.Record, "error", err)
+	}
 }
 
 // load imports one archive. read is false where that is not necessary.
-func (cfg *Config) load(ctx context.Context, path string, before archive, imported bool) (now archive, read bool,
-	err error) {
+func (p *preloading) load(ctx context.Context, name string) (tags []string, read bool, err error) {
 	// A fifo would keep berthd waiting for a writer.
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	file, err := os.OpenFile(filepath.Join(p.Dir, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return now, false, err
+		return nil, false, err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return now, false, err
+		return nil, false, err
 	}
 	if !info.Mode().IsRegular() {
-		return now, false, fmt.Errorf("%s is no regular file", path)
+		return nil, false, fmt.Errorf("%s is no regular file", file.Name())
 	}
-	now = archive{Size: info.Size(), Modified: info.ModTime().UTC(), Pinned: cfg.Pin}
-	if imported && before.Size == now.Size && before.Modified.Equal(now.Modified) && before.Pinned == now.Pinned &&
-		cfg.has(ctx, before.Names) {
-		return before, false, nil
+	now := archive{Size: info.Size(), Modified: info.ModTime().UTC(), Pinned: p.Pin}
+	before, imported := p.known[name]
+	again := imported && before.same(&now)
+	if again && (before.Synced || before.Pinned == now.Pinned && p.has(ctx, before.Names)) {
+		return before.Names, false, nil
 	}
-	list, err := cfg.Store.ImportArchive(ctx, file)
+	keeps := func(tag, id string) bool { return again || p.tags[tag] != id }
+	list, err := p.Store.ImportArchiveKeeping(ctx, file, keeps)
 	if err != nil {
-		return now, true, err
+		return nil, true, err
 	}
+	p.note(list)
 	for _, img := range list {
-		if cfg.Pin {
-			if err := cfg.Store.Pin(ctx, img.ID, true); err != nil {
-				return now, true, err
+		if p.Pin {
+			if err := p.Store.Pin(ctx, img.ID, true); err != nil {
+				return nil, true, err
 			}
 		}
 		now.Names = append(now.Names, img.RepoTags...)
@@ -137,12 +188,34 @@ func (cfg *Config) load(ctx context.Context, path string, before archive, import
 	}
 	slices.Sort(now.Names)
 	now.Names = slices.Compact(now.Names)
-	return now, true, nil
+	p.put(name, now)
+	return now.Names, true, nil
 }
 
-func (cfg *Config) has(ctx context.Context, names []string) bool {
+// remove removes an archive that is imported once, when a failure of power does not take back the import any more.
+func (p *preloading) remove(name string) error {
+	if a := p.known[name]; !a.Synced {
+		if err := p.Store.Sync(); err != nil {
+			return err
+		}
+		a.Synced = true
+		p.put(name, a)
+	}
+	if err := os.Remove(filepath.Join(p.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("its images are imported, and it is not removed: %w", err)
+	}
+	// The record says that the archive is not imported again, until the archive is gone for good.
+	if err := disk.SyncDir(p.Dir); err != nil {
+		return err
+	}
+	delete(p.known, name)
+	p.save()
+	return nil
+}
+
+func (p *preloading) has(ctx context.Context, names []string) bool {
 	for _, name := range names {
-		if _, err := cfg.Store.Get(ctx, name); err != nil {
+		if _, err := p.Store.Get(ctx, name); err != nil {
 			return false
 		}
 	}

@@ -40,6 +40,8 @@ type Image struct {
 	Checkpoint string
 	// Annotations are those of the client that pulls, to be recorded.
 	Annotations map[string]string
+	// Keeps tells whether a tag stays with the image of this ID, which has it; nil: tags move to the image.
+	Keeps func(tag, id string) bool
 }
 
 // checkpointAnnotations are those by which tools mark an image as a checkpoint.
