@@ -3,6 +3,8 @@ package image
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/opencontainers/selinux/go-selinux/label"
@@ -37,10 +39,25 @@ func labelLayers(dir string) error {
 	if sameType(have, want) {
 		return nil
 	}
-	if err := selinux.Chcon(dir, want, true); err != nil {
+	if err := relabel(dir, want, selinux.Chcon); err != nil {
 		return fmt.Errorf("SELinux label of %s: %w", dir, err)
 	}
 	return nil
+}
+
+// relabel labels a directory with all that is in it. The directory itself comes last: its label says that all of it is
+// labelled, and chcon begins with what it is called for.
+func relabel(dir, want string, chcon func(path, label string, recurse bool) error) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := chcon(filepath.Join(dir, e.Name()), want, true); err != nil {
+			return err
+		}
+	}
+	return chcon(dir, want, false)
 }
 
 func sameType(a, b string) bool {

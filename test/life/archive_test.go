@@ -168,7 +168,7 @@ func TestArchivesOfTheNodeAreImportedAtItsStart(t *testing.T) {
 	there()
 	nodetest.Eventually(t, time.Minute, "the archive that is imported once is gone", func() error {
 		if _, err := os.Lstat(once); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("it is not: %w", err)
+			return fmt.Errorf("it is not: %v", err)
 		}
 		return nil
 	})

@@ -121,7 +121,7 @@ func TestImagesOfCRIOComeWithoutARegistry(t *testing.T) {
 	})
 	nodetest.Eventually(t, time.Minute, "the archives are gone", func() error {
 		if entries, err := os.ReadDir(preload); err != nil || len(entries) > 0 {
-			return fmt.Errorf("there are %v, %w", entries, err)
+			return fmt.Errorf("there are %v, %v", entries, err)
 		}
 		return nil
 	})

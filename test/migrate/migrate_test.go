@@ -218,7 +218,7 @@ func thereAndBack(t *testing.T, binaries string) {
 	})
 	nodetest.Eventually(t, time.Minute, "the archives are gone", func() error {
 		if entries, err := os.ReadDir(preload); err != nil || len(entries) > 0 {
-			return fmt.Errorf("there are %v, %w", entries, err)
+			return fmt.Errorf("there are %v, %v", entries, err)
 		}
 		return nil
 	})
