@@ -98,14 +98,15 @@ func (s *Store) fileTree(ctx context.Context, src *source.Image, blobs []*layer)
 		err = s.dirs.writeRecord(n, &layerFile{layerRecord: rec})
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("files of the artifact: %w", disk.Exhausted(err)), s.removeDir(n))
+		err = fmt.Errorf("files of the artifact: %w", disk.Exhausted(err))
+		return nil, errors.Join(err, s.removeDir(context.Background(), n))
 	}
 	s.index.mu.Lock()
 	l := s.index.layers[key]
 	if l != nil { // of another pull, which was faster
 		l.refs++
 		s.index.mu.Unlock()
-		return l, s.removeDir(n)
+		return l, s.removeDir(context.Background(), n)
 	}
 	defer s.index.mu.Unlock()
 	delete(s.index.busy, n)

@@ -18,7 +18,7 @@ func (x *index) unneeded(r *imageRecord) bool {
 
 // dropUnneeded finishes the removal of images that nothing refers to any more, and removes the remote layers that were
 // replaced in others.
-func (s *Store) dropUnneeded() error {
+func (s *Store) dropUnneeded(ctx context.Context) error {
 	var errs []error
 	var unused []*layer
 	s.db.commit.Lock()
@@ -49,18 +49,20 @@ func (s *Store) dropUnneeded() error {
 		unused = append(unused, layers[i]...)
 	}
 	s.db.commit.Unlock()
-	return errors.Join(append(errs, s.removeDirs(unused))...)
+	return errors.Join(append(errs, s.removeDirs(ctx, unused))...)
 }
 
 // Collect removes what crashes left, and layers that nothing needs. It is called once after a start, when all holders
-// have added their references.
+// have added their references. It may take minutes, since layers may be millions of files, and the store can be used
+// meanwhile: a layer leaves the index before its directory goes, and a new one gets a higher number than all that are
+// there. Where ctx ends it early, or a kill, the next start goes on.
 func (s *Store) Collect(ctx context.Context) error {
-	// A start does not wait for a snapshotter.
+	// Snapshots have others above them, which must go first: removeLater tries again.
 	s.remote.collecting.Store(true)
 	defer s.remote.collecting.Store(false)
 	s.keepLost()
-	err := s.dropUnneeded()
-	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))
+	err := s.dropUnneeded(ctx)
+	err = errors.Join(err, s.collectLayers(ctx, s.cfg.LeftoverAge))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -93,7 +95,7 @@ func (s *Store) keepLost() {
 
 // collectLayers removes unneeded layers, but those that were complete when a pull died and are not older than age: the
 // same pull will come again.
-func (s *Store) collectLayers(age time.Duration) error {
+func (s *Store) collectLayers(ctx context.Context, age time.Duration) error {
 	if s.db.keepsLayers() {
 		return s.purge()
 	}
@@ -120,10 +122,13 @@ func (s *Store) collectLayers(age time.Duration) error {
 	}
 	s.index.mu.Unlock()
 
-	err := s.removeLayers(unused)
+	err := s.removeLayers(ctx, unused)
 	entries, readErr := os.ReadDir(s.dirs.root)
 	err = errors.Join(err, readErr)
 	for _, e := range entries {
+		if ctx.Err() != nil {
+			break
+		}
 		s.index.mu.Lock()
 		// Numbers only grow: a directory that was not known above and is not busy now belongs to no layer.
 		v, ok := parseNumber(e.Name())
@@ -134,7 +139,7 @@ func (s *Store) collectLayers(age time.Duration) error {
 		s.index.mu.Unlock()
 		if leftover {
 			s.log.Info("leftover of a pull is removed", "layer", e.Name())
-			err = errors.Join(err, s.removeDir(e.Name()))
+			err = errors.Join(err, s.removeDir(ctx, e.Name()))
 		}
 	}
 	err = errors.Join(err, s.purge())
@@ -144,7 +149,7 @@ func (s *Store) collectLayers(age time.Duration) error {
 			defer timer.Stop()
 			select {
 			case <-timer.C:
-				if err := s.collectLayers(0); err != nil {
+				if err := s.collectLayers(s.ctx, 0); err != nil {
 					s.log.Warn("leftovers of pulls are still there", "error", err)
 				}
 			case <-s.ctx.Done():
@@ -208,7 +213,7 @@ func (s *Store) purge() error {
 }
 
 // removeLayers removes layers that are no longer in the index: their records, then their directories.
-func (s *Store) removeLayers(unused []*layer) error {
+func (s *Store) removeLayers(ctx context.Context, unused []*layer) error {
 	var err error
 	if slices.ContainsFunc(unused, func(l *layer) bool { return l.recorded }) {
 		s.db.commit.Lock()
@@ -222,20 +227,20 @@ func (s *Store) removeLayers(unused []*layer) error {
 		})
 		s.db.commit.Unlock()
 	}
-	return errors.Join(err, s.removeDirs(unused))
+	return errors.Join(err, s.removeDirs(ctx, unused))
 }
 
-func (s *Store) removeDirs(layers []*layer) error {
+func (s *Store) removeDirs(ctx context.Context, layers []*layer) error {
 	var errs []error
 	for _, l := range byDepth(layers) {
-		errs = append(errs, s.removeDir(l.N))
+		errs = append(errs, s.removeDir(ctx, l.N))
 	}
 	return errors.Join(errs...)
 }
 
 // removeDir removes a layer's directory. The caller has marked it as busy in the index. That of a remote layer is
-// removed once its snapshot is, which may be later.
-func (s *Store) removeDir(n string) error {
+// removed once its snapshot is, which may be later. If ctx ends before all is removed, the next start removes the rest.
+func (s *Store) removeDir(ctx context.Context, n string) error {
 	if err := s.dirs.within(n); err != nil {
 		s.index.release(n)
 		return err
@@ -252,11 +257,11 @@ func (s *Store) removeDir(n string) error {
 		}
 		return nil
 	}
-	return s.removeFiles(n)
+	return s.removeFiles(ctx, n)
 }
 
-func (s *Store) removeFiles(n string) error {
-	err := s.dirs.remove(n)
+func (s *Store) removeFiles(ctx context.Context, n string) error {
+	err := s.dirs.remove(ctx, n)
 	s.index.release(n)
 	return err
 }

@@ -83,7 +83,7 @@ func TestLayersThatThePullDidNotMakeStay(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if err := f.collectLayers(0); err != nil { // as an hour after a start
+			if err := f.collectLayers(t.Context(), 0); err != nil { // as an hour after a start
 				t.Error(err)
 			}
 			if err := wrong(); err != nil {
@@ -114,7 +114,7 @@ func TestWhatIsMountedOverTheStoreIsNotRemoved(t *testing.T) {
 		t.Errorf("%d directories of layers, and should be 6", n)
 	}
 	wantErr(t, f.Remove(context.Background(), host+"before:1"), errdefs.ErrFailedPrecondition, "restart berthd")
-	_ = f.collectLayers(0)
+	_ = f.collectLayers(t.Context(), 0)
 	if err := f.Remove(context.Background(), over); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +133,7 @@ func TestWhatIsMountedOverTheStoreIsNotRemoved(t *testing.T) {
 	if err := f.Remove(context.Background(), host+"stays:1"); err != nil {
 		t.Error(err)
 	}
-	if err := f.collectLayers(0); err != nil {
+	if err := f.collectLayers(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 	f.wantNothing()

@@ -128,7 +128,7 @@ func (s *Store) leave(j *job, cause error) error {
 		j.cancel()
 		<-j.done // a failed pull returns only when the job's files are removed
 	}
-	if err := s.removeLayers(unused); err != nil {
+	if err := s.removeLayers(context.Background(), unused); err != nil {
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
 	return cause
@@ -149,13 +149,13 @@ func (s *Store) run(ctx context.Context, j *job) {
 	if err != nil {
 		err = fmt.Errorf("layer %s: %w", j.from.desc.Digest, disk.Exhausted(err))
 		if made {
-			if e := s.removeDir(n); e != nil {
+			if e := s.removeDir(context.Background(), n); e != nil {
 				s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 			}
 		}
 	}
 	if s.finish(j, rec, n, err) {
-		if e := s.removeDir(n); e != nil {
+		if e := s.removeDir(context.Background(), n); e != nil {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}
 	}
@@ -257,7 +257,7 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 			s.log.Warn("registry sent a corrupt blob", "blob", j.from.desc.Digest, "hosts", hosts, "error", err)
 			first = errors.Join(first, err)
 		}
-		if err := s.dirs.removeTree(n, layerFS); err != nil {
+		if err := s.dirs.removeTree(context.Background(), n, layerFS); err != nil {
 			return nil, err
 		}
 	}

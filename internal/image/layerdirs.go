@@ -182,20 +182,20 @@ func (d *layerDirs) noteSynced(n string) {
 
 // remove removes the directory of a layer. The mark of a complete layer goes first: a crash in the middle must not
 // leave it on half of one.
-func (d *layerDirs) remove(n string) error {
+func (d *layerDirs) remove(ctx context.Context, n string) error {
 	if err := d.within(n); err != nil {
 		return err
 	}
 	err := os.Remove(filepath.Join(d.home(n), layerFileName))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
-		err = d.removeTree(n, "")
+		err = d.removeTree(ctx, n, "")
 	}
 	return err
 }
 
 // removeTree removes a layer's directory, or the directory name in it. The tree comes from an image, and may be as deep
 // as paths can be long.
-func (d *layerDirs) removeTree(n, name string) error {
+func (d *layerDirs) removeTree(ctx context.Context, n, name string) error {
 	if err := d.within(n); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (d *layerDirs) removeTree(n, name string) error {
 		return err
 	}
 	defer parent.Close()
-	if err := dirtree.Remove(context.Background(), int(parent.Fd()), filepath.Base(at)); err != nil {
+	if err := dirtree.Remove(ctx, int(parent.Fd()), filepath.Base(at)); err != nil {
 		return fmt.Errorf("remove %s: %w", at, err)
 	}
 	return nil

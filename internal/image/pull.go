@@ -150,7 +150,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named,
 			}
 		}
 		s.index.mu.Unlock()
-		return s.removeLayers(unused)
+		return s.removeLayers(context.Background(), unused)
 	}
 	// load gets those of the layers that are not there yet.
 	load := func() error {

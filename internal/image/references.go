@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -52,7 +53,7 @@ func (s *Store) Release(holder string) {
 // dropLater is dropUnneeded in the background.
 func (s *Store) dropLater() {
 	s.start(func() {
-		if err := s.dropUnneeded(); err != nil {
+		if err := s.dropUnneeded(context.Background()); err != nil {
 			s.log.Warn("removed image is still there", "error", err)
 		}
 	})

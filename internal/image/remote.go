@@ -197,7 +197,7 @@ func (s *Store) remoteLayer(
 		err := s.stillThere(ctx, l.Remote, labels)
 		unlock() // removals take it
 		if err != nil {
-			return nil, errors.Join(err, s.removeLayers(s.unref(l)))
+			return nil, errors.Join(err, s.removeLayers(context.Background(), s.unref(l)))
 		}
 		return l, nil
 	}
@@ -210,9 +210,9 @@ func (s *Store) remoteLayer(
 	unlock()
 	switch {
 	case errors.Is(err, errNotRemote):
-		return nil, s.removeFiles(n)
+		return nil, s.removeFiles(context.Background(), n)
 	case err != nil:
-		return nil, errors.Join(err, s.removeDir(n))
+		return nil, errors.Join(err, s.removeDir(context.Background(), n))
 	}
 	return l, nil
 }
@@ -239,7 +239,7 @@ func (s *Store) giveBack(layers []*layer) error {
 		unused = append(unused, s.unref(l)...)
 		layers[i] = nil
 	}
-	return s.removeLayers(unused)
+	return s.removeLayers(context.Background(), unused)
 }
 
 // unref gives up a reference.
@@ -498,7 +498,7 @@ func (s *Store) removePending() {
 				err = s.removeSnapshot(s.ctx, n)
 			}
 			if err == nil {
-				err = s.removeFiles(n)
+				err = s.removeFiles(context.Background(), n)
 			}
 			if err != nil {
 				s.log.Warn("a remote layer is not removed yet", "layer", n, "error", err)

@@ -322,7 +322,8 @@ func first(tags []string) string {
 // that is not there is no error.
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	r, unused, err := s.remove(refOrID)
-	if err = errors.Join(err, s.removeDirs(unused)); err == nil || r == nil && errdefs.IsNotFound(err) {
+	err = errors.Join(err, s.removeDirs(context.Background(), unused))
+	if err == nil || r == nil && errdefs.IsNotFound(err) {
 		return nil
 	}
 	return fmt.Errorf("remove image %s: %w", refOrID, disk.Exhausted(err))

@@ -76,7 +76,7 @@ func TestSubscribersHearOfEachName(t *testing.T) {
 	must(f.Remove(ctx, firstID))
 	happened(events)
 	f.Release("container")
-	must(f.dropUnneeded())
+	must(f.dropUnneeded(t.Context()))
 	check("the end of a removed image")
 
 	closed := f.Subscribe(context.Background())

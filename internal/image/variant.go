@@ -101,7 +101,7 @@ func (s *Store) variant(
 		err = s.dirs.writeRecord(n, &layerFile{layerRecord: rec})
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.removeDir(n))
+		return nil, errors.Join(err, s.removeDir(context.Background(), n))
 	}
 	v := &layer{layerRecord: rec, refs: 1}
 	s.index.mu.Lock()

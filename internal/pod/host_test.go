@@ -390,7 +390,8 @@ func (v memoryVolumes) Populate(_ context.Context, dir string, f volume.Fill) er
 // memoryImages has each image that it is asked for but missing:1.
 type memoryImages struct {
 	*memoryHost
-	dir string
+	dir     string
+	collect func(context.Context) error // nil: nothing
 }
 
 func (s memoryImages) Get(_ context.Context, name string) (*model.Image, error) {
@@ -405,8 +406,13 @@ func (s memoryImages) Get(_ context.Context, name string) (*model.Image, error) 
 func (s memoryImages) AddReference(_, holder string) (*image.Layers, error) {
 	return &image.Layers{Dirs: []string{s.dir}}, s.make("image of " + holder)
 }
-func (s memoryImages) Release(holder string)         { s.forget("image of " + holder) }
-func (s memoryImages) Collect(context.Context) error { return nil }
+func (s memoryImages) Release(holder string) { s.forget("image of " + holder) }
+func (s memoryImages) Collect(ctx context.Context) error {
+	if s.collect == nil {
+		return nil
+	}
+	return s.collect(ctx)
+}
 func (s memoryImages) UnpackTar(context.Context, string, io.Reader) error {
 	return errdefs.ErrNotImplemented
 }
@@ -705,7 +711,8 @@ func newMemoryNode(t *testing.T) *memoryNode {
 	n := &memoryNode{t: t, host: h, cfg: Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), CgroupRoot: testCgroup,
 		Settings: Settings{Handlers: map[string]Handler{"runc": {Name: "runc"}}, Default: "runc"},
-		Keeper:   memoryKeeper{h}, Network: memoryNetwork{h}, Images: memoryImages{h, t.TempDir()}, Devices: memoryDevices{h},
+		Keeper:   memoryKeeper{h}, Network: memoryNetwork{h}, Images: memoryImages{memoryHost: h, dir: t.TempDir()},
+		Devices: memoryDevices{h},
 		Host: Host{
 			Namespaces: func(dir string) layout.Namespaces { return memoryNamespaces{h, dir} },
 			Tmpfs:      memoryTmpfs{h}, Cgroups: memoryCgroups{h}, Rootfs: memoryRootfs{h}, Quotas: memoryQuotas{h},

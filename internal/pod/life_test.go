@@ -1008,3 +1008,31 @@ func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {
 		t.Errorf("after a restart the old pod's handler is %s", got)
 	}
 }
+
+// TestAStartDoesNotWaitForTheRemovalOfLayers: a power failure may leave many, and the node is ready before they are
+// gone. The end of berthd ends the removal. It was seen to fail where Reconcile collected the layers itself.
+func TestAStartDoesNotWaitForTheRemovalOfLayers(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, _ := n.run()
+	_ = n.Close()
+	images := n.cfg.Images.(memoryImages)
+	began, ended := make(chan struct{}), make(chan struct{})
+	images.collect = func(ctx context.Context) error {
+		close(began)
+		defer close(ended)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Minute):
+			t.Error("the removal goes on after the end of berthd, or berthd waits for it")
+		}
+		return ctx.Err()
+	}
+	n.cfg.Images = images
+	n.open()
+	<-began
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	_ = n.Close()
+	<-ended
+}

@@ -121,14 +121,14 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 	rc.removeStrayState(points)
 	rc.Cgroups.Reconcile(brokenPods)
 	rc.reconcileNetwork(ctx, rc.networkPods())
-	rc.collectImages(ctx)
+	rc.collectImages()
 	return nil
 }
 
 // collectImages removes image layers that nobody needs. If a container that has not ended has an image that the store
 // does not know, its layers are unknown too, and any layer that seems to be unused may be one of them: then this start
-// removes none.
-func (rc *Recovery) collectImages(ctx context.Context) {
+// removes none. A power failure may leave many layers with many files, so they are removed while berthd serves.
+func (rc *Recovery) collectImages() {
 	for _, c := range rc.Index.Containers() {
 		if image := rc.withoutImage[c.ID()]; image != "" && c.Record().Phase != record.ContainerExited {
 			rc.Log.Error("image layers are not collected: a container that has not ended has an image that was lost",
@@ -136,9 +136,11 @@ func (rc *Recovery) collectImages(ctx context.Context) {
 			return
 		}
 	}
-	if err := rc.Images.Collect(ctx); err != nil {
-		rc.Log.Error("collect image layers that nobody needs", "error", err)
-	}
+	rc.Unfinished = append(rc.Unfinished, func() {
+		if err := rc.Images.Collect(rc.Ctx); err != nil && rc.Ctx.Err() == nil {
+			rc.Log.Error("collect image layers that nobody needs", "error", err)
+		}
+	})
 }
 
 // refer adds a reference of a container to an image, and notes an image that the store does not know.

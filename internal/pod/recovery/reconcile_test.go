@@ -84,7 +84,7 @@ func TestLayersStayWhileAContainerHasAnImageThatIsLost(t *testing.T) {
 		t.Run(string(phase), func(t *testing.T) {
 			log, dir, store := slog.New(slog.DiscardHandler), t.TempDir(), &noImages{}
 			dirOf := func(string) string { return dir }
-			rc := &Recovery{Index: index.New(), Images: store, Log: log,
+			rc := &Recovery{Index: index.New(), Images: store, Log: log, Ctx: t.Context(),
 				Containers: record.NewContainers(filepath.Join(dir, "containers"), log)}
 			pod := record.NewSandboxes(filepath.Join(dir, "pods"), dirOf, log).New("pod",
 				record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}})
@@ -97,7 +97,14 @@ func TestLayersStayWhileAContainerHasAnImageThatIsLost(t *testing.T) {
 			if _, _, err := rc.loadContainers(); err != nil {
 				t.Fatal(err)
 			}
-			if rc.collectImages(t.Context()); store.collected != collects {
+			rc.collectImages()
+			if store.collected {
+				t.Error("layers are collected before berthd serves")
+			}
+			for _, work := range rc.Unfinished {
+				work()
+			}
+			if store.collected != collects {
 				t.Errorf("layers are collected: %v", store.collected)
 			}
 		})
