@@ -2,11 +2,14 @@ package faults
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -71,6 +74,78 @@ func TestFormatsChangeUnderChurn(t *testing.T) {
 		}
 		c.add(tally.Rounds, 1)
 	}
+	nothingLeft(t, n)
+}
+
+// TestAnOlderBerthdServesAfterTheRemovalOfNewerRecords: what docs/operations.md has users do before a downgrade is
+// enough, on a node that began with the newer berthd, has a volume, and was told the range of its pods. The content of
+// the volume stays. Pods and images are not all that has the format: the older berthd refuses the node before the
+// removal of each kind of file.
+func TestAnOlderBerthdServesAfterTheRemovalOfNewerRecords(t *testing.T) {
+	future := futureDaemon(t)
+	n := nodetest.Start(t, node.Options{OwnCIDR: true})
+	ctx := nodetest.Context(t)
+	ours := n.Programs()
+	restart := func(programs string) error {
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		n.SetPrograms(programs)
+		return n.Restart(ctx)
+	}
+	removed := func(pattern string) int {
+		t.Helper()
+		paths, err := filepath.Glob(filepath.Join(n.Root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return len(paths)
+	}
+	removed("cgroups/roots.json*") // as on a node that has never had another berthd
+	if err := restart(future); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Runtime.UpdateRuntimeConfig(ctx, &cri.UpdateRuntimeConfigRequest{
+		RuntimeConfig: &cri.RuntimeConfig{NetworkConfig: &cri.NetworkConfig{PodCidr: "198.18.77.0/24"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := berthv1.NewVolumesClient(n.Conn).CreateVolume(ctx,
+		&berthv1.CreateVolumeRequest{Name: "kept"}); err != nil {
+		t.Fatal(err)
+	}
+	content := filepath.Join(n.Root, "volumes", "kept", "data", "file")
+	if err := os.WriteFile(content, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.RunPod(t, n).Run()
+	nothingLeft(t, n)
+	removeImages(t, n)
+	for _, pattern := range []string{"cgroups/roots.json*", "network/bridge/node-cidrs.json*", "volumes/*/volume.json*"} {
+		if err := restart(ours); err == nil {
+			t.Fatalf("the older berthd serves before the removal of %s", pattern)
+		}
+		if removed(pattern) == 0 {
+			t.Errorf("there is no %s", pattern)
+		}
+	}
+	if err := restart(ours); err != nil {
+		t.Fatal(err)
+	}
+	list, err := berthv1.NewVolumesClient(n.Conn).ListVolumes(ctx, &berthv1.ListVolumesRequest{})
+	if err != nil || len(list.GetVolumes()) != 1 {
+		t.Errorf("volumes: %v, %v", list, err)
+	}
+	if data, err := os.ReadFile(content); err != nil || string(data) != "content" {
+		t.Errorf("the volume has %q, %v", data, err)
+	}
+	nodetest.Pull(t, n, node.Busybox)
+	nodetest.RunPod(t, n).Run()
 	nothingLeft(t, n)
 }
 
