@@ -47,11 +47,13 @@ func (o observer) RecordPluginInvocation(plugin, operation string, err error) {
 	if operation == "Synchronize" && err == nil {
 		o.log.Info("an NRI plugin has joined", "plugin", plugin)
 	}
-	if err != nil {
-		o.cfg.Metrics.NRIError(plugin, operation)
-		if operation != "Synchronize" {
-			o.noteFailure(plugin)
-		}
+	if err == nil {
+		o.noteAnswer(plugin)
+		return
+	}
+	o.cfg.Metrics.NRIError(plugin, operation)
+	if operation != "Synchronize" {
+		o.noteFailure(plugin, err)
 	}
 }
 

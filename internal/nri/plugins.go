@@ -55,13 +55,16 @@ type Plugins struct {
 	// turn lets one event at a time go to the plugins, which have an order. To wait for it honours deadlines, which the
 	// library's own lock does not.
 	turn *semaphore.Weighted
-	mu   sync.Mutex // guards known, addresses, failure and failed
+	mu   sync.Mutex // guards what follows
 	// known is how far plugins know of a pod's or container's life, by ID.
 	known map[string]knowledge
 	// addresses are those that pods had when they were stopped, by ID: plugins are told of them at the removal, too.
 	addresses map[string][]string
-	failure   string   // why the interface did not start when this was tried last; empty: it started, or was not tried
-	failed    []string // plugins that have failed in this turn
+	failure   string // why the interface did not start when this was tried last; empty: it started, or was not tried
+	// failed are the plugins that have failed in this turn, by their names with an index. answered are those that have
+	// answered, and lost those that the library has dropped, by both of their names: 10-name and name.
+	failed         map[string]error
+	answered, lost map[string]bool
 
 	background sync.WaitGroup
 	ctx        context.Context
@@ -85,7 +88,7 @@ const lookForPlugins = 3 * time.Second
 // New makes the interface. It does nothing before Serve.
 func New(cfg Config) *Plugins {
 	p := &Plugins{cfg: cfg, log: cfg.Log, turn: semaphore.NewWeighted(1), known: map[string]knowledge{},
-		addresses: map[string][]string{}}
+		addresses: map[string][]string{}, failed: map[string]error{}, answered: map[string]bool{}, lost: map[string]bool{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -348,7 +351,8 @@ func (p *Plugins) inTurn(ctx context.Context, tell func(*adaptation.Adaptation) 
 		return fmt.Errorf("wait until NRI plugins have answered to others: %w", err)
 	}
 	defer p.turn.Release(1)
-	p.takeFailures()
+	p.beginTurn()
+	defer p.endTurn(ctx, p.count.Load())
 	return tell(runtime)
 }
 

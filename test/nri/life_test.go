@@ -392,64 +392,127 @@ func TestTheValidatorRefuses(t *testing.T) {
 }
 
 // TestARequiredPluginHasToAnswer: NRI's library goes on without a plugin that hangs, and its validator counts it as
-// present. Each step was seen to succeed without the answer, as with containerd.
+// present. Each step was seen to succeed without the answer, as with containerd. The name of the plugin may have its
+// index: before, such a plugin was seen not to be required.
 func TestARequiredPluginHasToAnswer(t *testing.T) {
-	n := start(t, "[nri.default_validator]\nenable = true\nrequired_plugins = [\"needed\"]\n"+
-		"tolerate_missing_plugins_annotation = \"vendor.com/tolerate\"\n")
-	nodetest.Pull(t, n, node.Busybox)
-	hang := make(chan struct{})
-	defer close(hang)
-	join := func(name, at string) {
-		t.Helper()
-		connect(t, n, name, &plugin{refuse: func(event string) error {
-			if event == at {
-				<-hang
-			}
-			return nil
-		}})
+	for _, name := range []string{"needed", "10-needed"} {
+		t.Run(name, func(t *testing.T) { requireAnswers(t, name) })
 	}
-	refused := func(name string, err error) {
-		t.Helper()
-		nodetest.WantCode(t, err, codes.Unavailable)
-		if !strings.Contains(err.Error(), strconv.Quote(name)) {
-			t.Errorf("the plugin is not named: %v", err)
-		}
-	}
-	run := func(edits ...nodetest.PodEdit) error {
-		config := nodetest.PodConfig(n, edits...)
-		response, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config})
-		if err == nil {
-			nodetest.Adopt(t, n, response.PodSandboxId, config)
-		}
-		return err
-	}
+}
+
+func requireAnswers(t *testing.T, name string) {
+	n := startRequiring(t, name)
+	run := func(edits ...nodetest.PodEdit) error { return tryRun(t, n, edits...) }
 	annotate := func(key, value string) nodetest.PodEdit {
 		return func(c *cri.PodSandboxConfig) { c.Annotations = map[string]string{key: value} }
 	}
-	join("10-needed", "RunPodSandbox")
-	refused("needed", run())
-	join("10-needed", "RunPodSandbox")
+	joinHanging(t, n, "10-needed", "RunPodSandbox")
+	wantSilent(t, name, run())
+	joinHanging(t, n, "10-needed", "RunPodSandbox")
 	if err := run(annotate("vendor.com/tolerate", "true")); err != nil {
 		t.Errorf("a pod that can do without it: %v", err)
 	}
-	join("10-needed", "CreateContainer")
+	joinHanging(t, n, "10-needed", "CreateContainer")
 	pod := nodetest.RunPod(t, n)
 	_, err := pod.TryCreate()
-	refused("needed", err)
-	join("10-needed", "StartContainer")
-	refused("needed", pod.Create().TryStart())
+	wantSilent(t, name, err)
+	joinHanging(t, n, "10-needed", "StartContainer")
+	wantSilent(t, name, pod.Create().TryStart())
 
-	join("10-needed", "")
-	join("20-other", "RunPodSandbox")
+	joinHanging(t, n, "10-needed", "")
+	joinHanging(t, n, "20-other", "RunPodSandbox")
 	if err := run(); err != nil {
 		t.Errorf("a plugin that nobody requires hangs: %v", err)
 	}
-	join("20-other", "RunPodSandbox")
-	refused("other", run(annotate("required-plugins.noderesource.dev", `["other"]`)))
+	joinHanging(t, n, "20-other", "RunPodSandbox")
+	wantSilent(t, "other", run(annotate("required-plugins.noderesource.dev", `["other"]`)))
 	if list, err := n.Runtime.ListPodSandbox(nodetest.Context(t), &cri.ListPodSandboxRequest{}); err != nil ||
 		len(list.GetItems()) != 3 {
 		t.Errorf("there are %v, %v", list.GetItems(), err)
 	}
+}
+
+// TestARequiredPluginThatWasDroppedIsMissed: the library drops a plugin that does not answer, so that nobody asks it
+// any more. The second pod, and the start of the second container, were seen to succeed.
+func TestARequiredPluginThatWasDroppedIsMissed(t *testing.T) {
+	n := startRequiring(t, "needed")
+	joinHanging(t, n, "10-needed", "StartContainer")
+	pod := nodetest.RunPod(t, n)
+	first, second := pod.Create(), pod.Create()
+	wantSilent(t, "needed", first.TryStart())
+	wantSilent(t, "needed", second.TryStart())
+	wantSilent(t, "needed", tryRun(t, n))
+	// The plugin may be a container of this pod.
+	if err := tryRun(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{"vendor.com/tolerate/container.plugin": "true"}
+	}); err != nil {
+		t.Errorf("a pod of which one container can do without it: %v", err)
+	}
+
+	joinHanging(t, n, "20-needed", "")
+	if err := pod.Create().TryStart(); err != nil {
+		t.Errorf("another plugin has the name: %v", err)
+	}
+	if err := tryRun(t, n); err != nil {
+		t.Errorf("another plugin has the name: %v", err)
+	}
+}
+
+// TestARequiredPluginThatStaysConnectedIsNotMissed: it is asked again, but not about what it has not subscribed to.
+// Without a look at the number of plugins, the pod was seen to be refused.
+func TestARequiredPluginThatStaysConnectedIsNotMissed(t *testing.T) {
+	n := startRequiring(t, "needed")
+	hang := make(chan struct{})
+	p := &patientPlugin{started: func() { <-hang }}
+	p.connect(t, n, "10-needed")
+	t.Cleanup(func() { close(hang) })
+	c := nodetest.RunPod(t, n).Create()
+	wantSilent(t, "needed", c.TryStart())
+	if err := tryRun(t, n); err != nil {
+		t.Errorf("the plugin is connected: %v", err)
+	}
+}
+
+// startRequiring is a node whose containers need a plugin.
+func startRequiring(t *testing.T, name string) *node.Node {
+	t.Helper()
+	n := start(t, fmt.Sprintf("[nri.default_validator]\nenable = true\nrequired_plugins = [%q]\n"+
+		"tolerate_missing_plugins_annotation = \"vendor.com/tolerate\"\n", name))
+	nodetest.Pull(t, n, node.Busybox)
+	return n
+}
+
+// joinHanging has a plugin join that does not answer to one event.
+func joinHanging(t *testing.T, n *node.Node, name, event string) {
+	t.Helper()
+	hang := make(chan struct{})
+	connect(t, n, name, &plugin{refuse: func(now string) error {
+		if now == event {
+			<-hang
+		}
+		return nil
+	}})
+	t.Cleanup(func() { close(hang) })
+}
+
+// wantSilent expects a call to fail because a required plugin has not answered.
+func wantSilent(t *testing.T, name string, err error) {
+	t.Helper()
+	nodetest.WantCode(t, err, codes.Unavailable)
+	if err != nil && !strings.Contains(err.Error(), strconv.Quote(name)) {
+		t.Errorf("the plugin is not named: %v", err)
+	}
+}
+
+// tryRun runs a pod, which is removed with the test.
+func tryRun(t *testing.T, n *node.Node, edits ...nodetest.PodEdit) error {
+	t.Helper()
+	config := nodetest.PodConfig(n, edits...)
+	response, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config})
+	if err == nil {
+		nodetest.Adopt(t, n, response.PodSandboxId, config)
+	}
+	return err
 }
 
 // TestTheValidatorRefusesWhereNoPluginHasBeen: nobody has made a directory for plugins. It was seen to refuse nothing.

@@ -209,6 +209,39 @@ func (p *plugin) RemoveContainer(_ context.Context, pod *api.PodSandbox, c *api.
 	return p.note("RemoveContainer", pod, c)
 }
 
+// patientPlugin subscribes to the start of containers only, and stays connected when it answers too late.
+type patientPlugin struct {
+	started func()
+	joined  chan struct{}
+}
+
+func (p *patientPlugin) connect(t *testing.T, n *node.Node, name string) {
+	t.Helper()
+	p.joined = make(chan struct{})
+	index, base, _ := strings.Cut(name, "-")
+	s, err := stub.New(p, stub.WithPluginIdx(index), stub.WithPluginName(base), stub.WithSocketPath(n.NRISocket),
+		stub.WithFailurePolicy(&api.FailurePolicy{KeepConnected: true}))
+	if err == nil {
+		err = s.Start(t.Context())
+	}
+	if err != nil {
+		t.Fatalf("plugin %s: %v", name, err)
+	}
+	t.Cleanup(s.Stop)
+	<-p.joined
+}
+
+func (p *patientPlugin) Synchronize(context.Context, []*api.PodSandbox,
+	[]*api.Container) ([]*api.ContainerUpdate, error) {
+	close(p.joined)
+	return nil, nil
+}
+
+func (p *patientPlugin) StartContainer(context.Context, *api.PodSandbox, *api.Container) error {
+	p.started()
+	return nil
+}
+
 // launched is the plugin that berthd starts: it gives each container a variable with its configuration.
 func launched() error {
 	p := &launchedPlugin{}
