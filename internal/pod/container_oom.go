@@ -16,10 +16,12 @@ import (
 	"berth/internal/pod/record"
 )
 
-// chooseScore finds the oom_score_adj that the update gives.
+// chooseScore finds the oom_score_adj that the update gives. A kubelet sends the score with each change of the limits.
+// If it is the one that the client has sent before, nothing is changed: an NRI plugin may have given the container
+// another, and a process may have raised its own.
 func (u *update) chooseScore() {
 	wanted := u.limits.OOMScoreAdj
-	if wanted == 0 {
+	if wanted == 0 || u.rec.Resources != nil && u.rec.Resources.OOMScoreAdj == wanted {
 		return
 	}
 	score := max(int(wanted), u.host.MinOOMScoreAdj)

@@ -66,3 +66,31 @@ func TestAnUpdateThatTheKernelRefusesChangesNoScore(t *testing.T) {
 		t.Errorf("after %v the status says %v", err, got)
 	}
 }
+
+// TestAnUpdateThatSaysTheSameOOMScoreChangesNone: a kubelet sends the score with each change of the limits. A program
+// may have raised the score of a process of its own, as PostgreSQL does. Seen to fail where each update gave all
+// processes the score.
+func TestAnUpdateThatSaysTheSameOOMScoreChangesNone(t *testing.T) {
+	n := nodetest.Shared(t)
+	const script = "sh -c 'echo 700 >/proc/self/oom_score_adj; echo $$ >/pid; sleep 3600; :' & wait"
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh(script), func(c *cri.ContainerConfig) {
+		c.Linux.Resources.OomScoreAdj = 100
+	})
+	nodetest.Eventually(t, 30*time.Second, "its child runs", func() error {
+		if got := c.Sh("cat /pid || true"); got == "" {
+			return errors.New("it has not said its ID")
+		}
+		return nil
+	})
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuShares: 512, OomScoreAdj: 100},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Sh("cat /proc/1/oom_score_adj /proc/$(cat /pid)/oom_score_adj"); got != "100\n700" {
+		t.Errorf("got %q", got)
+	}
+	if got := c.Status().GetResources().GetLinux(); got.GetOomScoreAdj() != 100 || got.GetCpuShares() != 512 {
+		t.Errorf("the status says %v", got)
+	}
+}
