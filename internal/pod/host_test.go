@@ -423,7 +423,7 @@ type memoryDevices struct{ *memoryHost }
 func (d memoryDevices) Allocate(_ context.Context, r manager.Request) ([]model.Edits, error) {
 	return nil, d.make("devices of " + r.ContainerID)
 }
-func (d memoryDevices) Cancel(_, id string) { d.forget("devices of " + id) }
+func (d memoryDevices) Cancel(_, id string, _ bool) { d.forget("devices of " + id) }
 func (d memoryDevices) PreStart(context.Context, string) error {
 	return d.call(func() error { return nil })
 }

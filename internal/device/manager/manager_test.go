@@ -576,7 +576,7 @@ func TestWhatFailsLeavesNothingAllocated(t *testing.T) {
 	answer = one(&pluginapi.ContainerAllocateResponse{})
 	allocate(t, m, want("p", "c", ask("c", 2)))
 	// The container could not be made for another reason.
-	m.Cancel("p", "p-c-id")
+	m.Cancel("p", "p-c-id", true)
 	wantShown(t, m, "a", "b")
 	if _, err := m.Allocate(context.Background(), Request{SandboxID: "p", Container: "c", ContainerID: "x",
 		Asks: []device.Ask{{Container: "c", Limits: map[string]int{"no.com/such": 1}}}}); !errdefs.IsFailedPrecondition(err) {
@@ -735,17 +735,25 @@ func TestARecordThatTheDiskDoesNotReturnKeepsItsDevices(t *testing.T) {
 	wantShown(t, next, "a- p/c")
 }
 
+// TestAContainerThatIsRefusedKeepsThePodFromHoldingMore, and no less than it needs. A pod whose first container has no
+// devices was seen to lose those of all that come after the one that is refused.
 func TestAContainerThatIsRefusedKeepsThePodFromHoldingMore(t *testing.T) {
 	m := start(t)
 	plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b")...)
 	asks := []device.Ask{ask("one", 1), ask("two", 1)}
 	allocate(t, m, want("p", "one", asks...))
-	m.Cancel("p", "p-one-id") // it was the first: the plan goes with it
+	m.Cancel("p", "p-one-id", true) // it was the first: the plan goes with it
 	wantShown(t, m, "a", "b")
 	allocate(t, m, want("p", "one", asks...))
 	allocate(t, m, want("p", "two", asks...))
-	m.Cancel("p", "p-two-id")
+	m.Cancel("p", "p-two-id", false)
 	wantShown(t, m, "a p/one", "b")
+	m.FreePod("p")
+
+	allocate(t, m, want("q", "plain", asks...)) // it has no devices itself, and is made
+	allocate(t, m, want("q", "one", asks...))
+	m.Cancel("q", "q-one-id", false)
+	wantShown(t, m, "a", "b q/two")
 }
 
 func TestThePluginsOptionsAreItsLastWord(t *testing.T) {

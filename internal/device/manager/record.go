@@ -138,14 +138,10 @@ func (m *Manager) Free(containerID string) {
 	m.release(containerID, func(p *pod) bool { return false })
 }
 
-// Cancel gives back what was allocated for a container that could not be made. Where it was the first of its pod,
-// nothing stays allocated to the others either.
-func (m *Manager) Cancel(sandboxID, containerID string) {
-	m.release(containerID, func(p *pod) bool {
-		return p.rec.SandboxID == sandboxID && !slices.ContainsFunc(p.rec.Grants, func(g *Grant) bool {
-			return g.ContainerID != "" && g.ContainerID != containerID
-		})
-	})
+// Cancel gives back what was allocated for a container that could not be made. alone says that the pod has no other
+// container: then nothing stays reserved for those to come either.
+func (m *Manager) Cancel(sandboxID, containerID string, alone bool) {
+	m.release(containerID, func(p *pod) bool { return alone && p.rec.SandboxID == sandboxID })
 }
 
 func (m *Manager) release(containerID string, all func(*pod) bool) {

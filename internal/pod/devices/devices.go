@@ -4,6 +4,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -18,8 +19,9 @@ import (
 type Manager interface {
 	// Allocate gives a container its devices, and returns what they add to it. After an error it holds none.
 	Allocate(context.Context, manager.Request) ([]model.Edits, error)
-	// Cancel gives back what was allocated for a container that could not be made.
-	Cancel(sandboxID, containerID string)
+	// Cancel gives back what was allocated for a container that could not be made. alone says that the pod has no other
+	// container: then nothing stays reserved for those to come either.
+	Cancel(sandboxID, containerID string, alone bool)
 	// PreStart prepares a container's devices for its start.
 	PreStart(ctx context.Context, containerID string) error
 	// Free gives a container's devices back, and FreePod forgets a pod.
@@ -89,9 +91,13 @@ func (d *Allocator) Prepare(ctx context.Context, c *index.Container) error {
 
 // Cancel gives back what was allocated for a container that could not be made.
 func (d *Allocator) Cancel(c *index.Container) {
-	if d.Manager != nil {
-		d.Manager.Cancel(c.Sandbox.ID(), c.ID())
+	if d.Manager == nil {
+		return
 	}
+	others := slices.ContainsFunc(d.Index.ContainersOf(c.Sandbox.ID()), func(other *index.Container) bool {
+		return other.ID() != c.ID()
+	})
+	d.Manager.Cancel(c.Sandbox.ID(), c.ID(), !others)
 }
 
 // Free gives a container's devices back.

@@ -20,6 +20,8 @@ import (
 type countedDevices struct {
 	Manager
 	held map[string]manager.Request
+	// alone are the containers that could not be made, and whether their pod had no other.
+	alone map[string]bool
 }
 
 func (d *countedDevices) Allocate(_ context.Context, r manager.Request) ([]model.Edits, error) {
@@ -33,6 +35,8 @@ func (d *countedDevices) PreStart(_ context.Context, id string) error {
 	}
 	return nil
 }
+
+func (d *countedDevices) Cancel(_, id string, alone bool) { d.alone[id] = alone }
 
 func (d *countedDevices) Free(id string) { delete(d.held, id) }
 
@@ -113,5 +117,22 @@ func TestDevicesOfEndedContainersMayBeGivenAway(t *testing.T) {
 	d.Reconcile()
 	if len(counted.held) > 0 {
 		t.Errorf("after the container is gone there are %v", counted.held)
+	}
+}
+
+// TestACancelledContainerIsAloneWhereItsPodHasNoOther: what is reserved for the pod goes with it. Seen to fail where
+// only containers with devices counted.
+func TestACancelledContainerIsAloneWhereItsPodHasNoOther(t *testing.T) {
+	counted := &countedDevices{alone: map[string]bool{}}
+	d := &Allocator{Manager: counted, Index: index.New()}
+	_, list := newContainers(d.Index, "without devices", "refused")
+	d.Cancel(list[1])
+	if counted.alone["refused"] {
+		t.Error("the other container of the pod is not seen")
+	}
+	d.Index.ForgetContainer(list[1])
+	d.Cancel(list[0])
+	if !counted.alone["without devices"] {
+		t.Error("there is another container")
 	}
 }
