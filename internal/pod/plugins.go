@@ -76,16 +76,16 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 		return err
 	}
 	cr.out.Warnings = append(cr.out.Warnings, ocispec.Fit(spec, host)...)
-	if changed == nil && cr.classLimits == nil {
+	if changed == nil {
 		return nil
 	}
-	if changed == nil {
-		changed = &model.Resources{}
-	}
-	if cr.classLimits != nil {
-		changed.BlockIO = cr.classLimits
-	}
 	merged := ocispec.MergeResources(cr.container.Record().Resources, changed)
+	// A class replaces the one of an annotation, as it does in the specification, and no class removes it.
+	if cr.classLimits != nil {
+		merged.BlockIO = cr.classLimits
+	} else if spec.Linux.Resources == nil || spec.Linux.Resources.BlockIO == nil {
+		merged.BlockIO = nil
+	}
 	return cr.container.Update(record.Draft, func(r *record.Container) { r.Resources = merged })
 }
 

@@ -283,6 +283,52 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 	}
 }
 
+// TestAClassOfBlockIOReplacesThatOfTheAnnotation, and no class removes it, also after an update of the container. Seen
+// to fail where the limits of both classes were kept for updates.
+func TestAClassOfBlockIOReplacesThatOfTheAnnotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "blockio.yaml")
+	text := fmt.Sprintf("Classes:\n  reader:\n  - Devices: [%[1]q]\n    ThrottleReadBps: 1Mi\n"+
+		"  writer:\n  - Devices: [%[1]q]\n    ThrottleWriteBps: 2Mi\n", disks(t))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.BerthOnly(t, "the key that names the file is Berth's")
+	n := nodetest.Start(t, node.Options{
+		Config:  fmt.Sprintf("block_io_classes_file = %q\n", path),
+		Tables:  fmt.Sprintf("[nri]\nplugin_request_timeout = %q\n", timeout),
+		Prepare: func(n *node.Node) error { return os.MkdirAll(filepath.Dir(n.NRISocket), 0o700) },
+	})
+	classes := map[string]string{"other": "writer", "none": ""}
+	connect(t, n, "10-class", &plugin{create: func(_ *api.PodSandbox, c *api.Container) (
+		*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		adjust := &api.ContainerAdjustment{}
+		adjust.SetLinuxBlockIOClass(classes[c.GetName()])
+		return adjust, nil, nil
+	}})
+	nodetest.Pull(t, n, node.Busybox)
+	pod := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{"blockio.resources.beta.kubernetes.io/pod": "reader"}
+	})
+	for name, want := range map[string]string{"other": "2097152", "none": ""} {
+		c := pod.Run(func(c *cri.ContainerConfig) { c.Metadata.Name = name })
+		check := func(when string) {
+			t.Helper()
+			got := c.Sh(cgroupFile("blkio", "blkio.throttle.read_bps_device", "io.max") + "; " +
+				cgroupFile("blkio", "blkio.throttle.write_bps_device", "io.max"))
+			if strings.Contains(got, "1048576") || !strings.Contains(got, want) {
+				t.Errorf("class %q %s: the limits are %q", classes[name], when, got)
+			}
+		}
+		check("at the start")
+		if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+			ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuShares: 77},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		check("after an update")
+	}
+}
+
 func (a adjustment) verify(t *testing.T, c *nodetest.Container) {
 	t.Helper()
 	if a.script != "" {
