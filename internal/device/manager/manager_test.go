@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -754,6 +755,52 @@ func TestAContainerThatIsRefusedKeepsThePodFromHoldingMore(t *testing.T) {
 	allocate(t, m, want("q", "one", asks...))
 	m.Cancel("q", "q-one-id", false)
 	wantShown(t, m, "a", "b q/two")
+}
+
+// TestARegistrantThatGoesAwayDisplacesNoPlugin: whether the other lives has not been found out. Seen to fail where the
+// end of the registration was taken for the end of the other.
+func TestARegistrantThatGoesAwayDisplacesNoPlugin(t *testing.T) {
+	m := start(t)
+	var calls atomic.Int32
+	asked, hang := make(chan struct{}), make(chan struct{})
+	plug(t, m, &plugintest.Plugin{OnOptions: func() (*pluginapi.DevicePluginOptions, error) {
+		if calls.Add(1) > 1 { // the first is of its own registration
+			close(asked)
+			<-hang
+		}
+		return &pluginapi.DevicePluginOptions{}, nil
+	}}, plugintest.Devices("a")...)
+	defer close(hang)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-asked
+		cancel()
+	}()
+	if _, err := m.Register(ctx, another()); !errors.Is(err, context.Canceled) {
+		t.Errorf("the registration ends with %v", err)
+	}
+	if !lives(m, gpu) {
+		t.Errorf("the plugin is gone: %+v", m.List())
+	}
+}
+
+// TestARegistrationEndsWithTheManager: it was seen to probe the other plugin over and over until its own deadline.
+func TestARegistrationEndsWithTheManager(t *testing.T) {
+	m := start(t)
+	plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a")...)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := m.Register(ctx, another()); !errdefs.IsUnavailable(err) {
+		t.Errorf("the registration ends with %v", err)
+	}
+}
+
+// another is a second plugin for the resource gpu, which registers.
+func another() *pluginapi.RegisterRequest {
+	return &pluginapi.RegisterRequest{Version: pluginapi.Version, Endpoint: "another.sock", ResourceName: gpu}
 }
 
 func TestThePluginsOptionsAreItsLastWord(t *testing.T) {

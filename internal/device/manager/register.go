@@ -49,7 +49,14 @@ func (m *Manager) register(ctx context.Context, req *pluginapi.RegisterRequest) 
 		other, at := r.plugin, r.endpoint
 		m.mu.Unlock()
 		// One that has just died may not have been missed yet.
-		if other.alive(ctx) {
+		lives := other.alive(ctx)
+		if err := ctx.Err(); err != nil {
+			return err // and the probe has ended with it, so nothing is known of the other
+		}
+		if m.ctx.Err() != nil {
+			return fmt.Errorf("the device manager ends: %w", errdefs.ErrUnavailable) // no plugin goes away any more
+		}
+		if lives {
 			return fmt.Errorf("resource %s is taken by the plugin at %s, which lives: %w", name, at, errdefs.ErrAlreadyExists)
 		}
 		other.end()
