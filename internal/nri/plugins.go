@@ -61,6 +61,8 @@ type Plugins struct {
 	// addresses are those that pods had when they were stopped, by ID: plugins are told of them at the removal, too.
 	addresses map[string][]string
 	failure   string // why the interface did not start when this was tried last; empty: it started, or was not tried
+	// joined are the plugins that have ever joined, by their names with an index.
+	joined map[string]bool
 	// failed are the plugins that have failed in this turn, by their names with an index. answered are those that have
 	// answered, and lost those that the library has dropped, by both of their names: 10-name and name.
 	failed         map[string]error
@@ -88,7 +90,8 @@ const lookForPlugins = 3 * time.Second
 // New makes the interface. It does nothing before Serve.
 func New(cfg Config) *Plugins {
 	p := &Plugins{cfg: cfg, log: cfg.Log, turn: semaphore.NewWeighted(1), known: map[string]knowledge{},
-		addresses: map[string][]string{}, failed: map[string]error{}, answered: map[string]bool{}, lost: map[string]bool{}}
+		addresses: map[string][]string{}, failed: map[string]error{}, answered: map[string]bool{}, lost: map[string]bool{},
+		joined: map[string]bool{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -218,18 +221,44 @@ type Report struct {
 	Socket  string `json:"socket,omitempty"` // empty: plugins cannot connect
 	Plugins int    `json:"plugins"`          // that are connected, the built-in validator included
 	Failure string `json:"failure,omitempty"`
+	// NotRunning are the programs of the plugin directory that have not joined, or that were dropped. One that has ended
+	// while no call waited for it is not among them.
+	NotRunning []string `json:"notRunning,omitempty"`
 }
 
 // Report tells whether the interface runs, and why not where it should.
 func (p *Plugins) Report() Report {
 	r := Report{Serving: p.runtime.Load() != nil, Plugins: int(p.count.Load())}
+	var programs []string
+	if r.Serving {
+		programs = p.cfg.programs()
+	}
 	if !p.cfg.DisableConnections {
 		r.Socket = p.cfg.Socket
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Failure = p.failure
+	for _, name := range programs {
+		if !p.joined[name] || p.lost[name] {
+			r.NotRunning = append(r.NotRunning, name)
+		}
+	}
 	return r
+}
+
+// programs are the names of the programs in the directory of plugins, as the library finds them.
+func (c *Config) programs() (names []string) {
+	entries, err := os.ReadDir(c.PluginDir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && !e.IsDir() && info.Mode().Perm()&0o111 != 0 {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 // Close ends the plugins that berthd has started, and lets the others go.

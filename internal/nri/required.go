@@ -26,6 +26,7 @@ import (
 func (p *Plugins) noteAnswer(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.joined[name] = true
 	for _, n := range names(name) {
 		p.answered[n] = true
 		delete(p.lost, n)

@@ -2,6 +2,7 @@ package nri
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -100,4 +101,29 @@ func TestDoctorNamesAProgramThatIsNoPlugin(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestDoctorNamesAPluginThatDoesNotRun: NRI's library goes on without a program that ends, also where the interface has
+// to start. Seen to fail where only the interface's own failure was told.
+func TestDoctorNamesAPluginThatDoesNotRun(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's command")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{
+		Tables: "[nri]\nenable = \"on\"\n",
+		Prepare: func(n *node.Node) error {
+			return errors.Join(os.MkdirAll(n.NRIPlugins, 0o700),
+				os.Symlink(self, filepath.Join(n.NRIPlugins, "10-runs")),
+				os.WriteFile(filepath.Join(n.NRIPlugins, "20-ends"), []byte("#!/bin/sh\n"), 0o755),
+				os.WriteFile(filepath.Join(n.NRIPlugins, "README"), nil, 0o644))
+		}})
+	if got := nodetest.RunPod(t, n).Output("echo $LAUNCHED_AS"); got != "10-runs\n" {
+		t.Errorf("the plugin that runs set %q", got)
+	}
+	got := doctorSays(t, n)
+	if !strings.HasPrefix(got, "poor: 1 connected; ") || !strings.HasSuffix(got, ": 20-ends") {
+		t.Errorf("berth doctor says %s", got)
+	}
 }
