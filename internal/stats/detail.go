@@ -29,6 +29,7 @@ type Detail struct {
 	MaxUsage     *uint64
 	FailCount    *uint64 // how often the limit was hit
 	OOMKills     *uint64
+	SwapLimit    *uint64 // of swap; on cgroup v1 of memory and swap together; 0: none
 	Disks        []Disk
 	ThreadsMax   *uint64 // 0: no limit
 	Count        *uint64 // processes; Cgroup.Processes counts their threads too
@@ -158,6 +159,7 @@ func (out *Detail) readUnified(d directory) {
 		"active_file": &out.ActiveFile, "inactive_file": &out.InactiveFile, "kernel": &out.Kernel}) // kernel: Linux 5.18
 	out.MaxUsage = d.figure("memory.peak") // Linux 5.19
 	d.figures("memory.events", map[string]**uint64{"max": &out.FailCount})
+	out.readSwapLimit(d, "memory.swap.max")
 	text := d.read("io.stat")
 	for len(text) > 0 {
 		line := nextLine(&text)
@@ -175,6 +177,22 @@ func (out *Detail) readMemory(d directory) {
 	out.Kernel = d.figure("memory.kmem.usage_in_bytes")
 	out.MaxUsage = d.figure("memory.max_usage_in_bytes")
 	out.FailCount = d.figure("memory.failcnt")
+	out.readSwapLimit(d, "memory.memsw.limit_in_bytes")
+}
+
+// mostSwap is more than any limit of swap. Cgroup v1 has the number of bytes in all pages for none.
+const mostSwap = 1 << 62
+
+// readSwapLimit reads a limit of swap. A kernel that does not account for swap has no file, and no limit.
+func (out *Detail) readSwapLimit(d directory, name string) {
+	if out.Memory == nil {
+		return // the cgroup does not have the controller
+	}
+	limit, _ := d.number(name) // 0 for "max"
+	if limit > mostSwap {
+		limit = 0
+	}
+	out.SwapLimit = &limit
 }
 
 // readBlkio reads lines `8:0 Read 1` of two files.

@@ -498,6 +498,42 @@ func TestAContainerThatHasEndedHasItsLayerAlone(t *testing.T) {
 	}
 }
 
+// TestTheLimitOfSwapIsTheCgroups, as cAdvisor has it: 0 where there is none.
+func TestTheLimitOfSwapIsTheCgroups(t *testing.T) {
+	for _, c := range []struct {
+		file, text string
+		want       uint64
+	}{
+		{"memory.swap.max", "1048576\n", 1 << 20},
+		{"memory.swap.max", "0\n", 0},
+		{"memory.swap.max", "max\n", 0},
+		{"memory.memsw.limit_in_bytes", "2097152\n", 2 << 20},
+		{"memory.memsw.limit_in_bytes", "9223372036854771712\n", 0},
+		{"memory.memsw.limit_in_bytes", "", 0},
+	} {
+		dir := t.TempDir()
+		if c.text != "" {
+			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := openDirectory(dir, make([]byte, bufferSize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close()
+		out := &Detail{Cgroup: Cgroup{Memory: &model.MemoryUsage{}}}
+		if c.file == "memory.swap.max" {
+			out.readUnified(d)
+		} else {
+			out.readMemory(d)
+		}
+		if out.SwapLimit == nil || *out.SwapLimit != c.want {
+			t.Errorf("%s with %q: got %v, want %d", c.file, c.text, out.SwapLimit, c.want)
+		}
+	}
+}
+
 // TestManyOpenFilesAreNotAllLookedAt: a container opens as many as it likes, and to look at each takes more than a
 // microsecond. The kernel tells their number (Linux 6.2). Seen to fail with each looked at.
 func TestManyOpenFilesAreNotAllLookedAt(t *testing.T) {

@@ -192,13 +192,13 @@ func TestMetricsAreThoseOfCAdvisor(t *testing.T) {
 		"container_memory_failcnt", "container_memory_failures_total", "container_oom_events_total", "container_processes",
 		"container_threads", "container_file_descriptors", "container_sockets", "container_ulimits_soft",
 		"container_fs_limit_bytes", "container_fs_inodes_total", "container_spec_memory_limit_bytes",
-		"container_start_time_seconds"} {
+		"container_spec_memory_swap_limit_bytes", "container_start_time_seconds"} {
 		if len(container[name]) == 0 {
 			t.Errorf("%s of the container is missing", name)
 		}
 	}
 	for _, name := range []string{"container_cpu_usage_seconds_total",
-		"container_memory_working_set_bytes", "container_processes",
+		"container_memory_working_set_bytes", "container_processes", "container_spec_memory_swap_limit_bytes",
 		"container_network_transmit_packets_total", "container_network_receive_packets_dropped_total",
 		"container_network_transmit_errors_total"} {
 		if len(pod[name]) == 0 {

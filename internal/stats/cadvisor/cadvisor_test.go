@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,9 +133,29 @@ func TestARegistryTakesTheMetricsOfARealProcess(t *testing.T) {
 		"container_processes", "container_threads", "container_threads_max", "container_file_descriptors",
 		"container_sockets",
 		"container_ulimits_soft", "container_spec_memory_limit_bytes", "container_spec_cpu_quota",
+		"container_spec_memory_swap_limit_bytes",
 		"container_start_time_seconds", "container_last_seen"} {
 		if !got[want] {
 			t.Errorf("%s is missing", want)
+		}
+	}
+}
+
+// TestThePageNamesWhatIsMissing: a metric that the page calls missing is not there.
+func TestThePageNamesWhatIsMissing(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/containerd-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Metrics over the CRI\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	missing := regexp.MustCompile("`(container_[a-z0-9_]+)`").FindAllStringSubmatch(section, -1)
+	if len(missing) == 0 {
+		t.Fatal("the page names none")
+	}
+	for _, m := range missing {
+		if slices.ContainsFunc(Descriptors(), func(d model.MetricDescriptor) bool { return d.Name == m[1] }) {
+			t.Errorf("%s is there", m[1])
 		}
 	}
 }

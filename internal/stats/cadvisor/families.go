@@ -69,8 +69,8 @@ var families = []family{
 		func(r *model.Resources) int64 { return r.CPUShares }),
 	limit("container_spec_memory_limit_bytes", "Memory limit for the container.",
 		func(r *model.Resources) int64 { return r.MemoryLimit }),
-	limit("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.",
-		func(r *model.Resources) int64 { return r.MemorySwap }),
+	of("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", gauge,
+		func(d *stats.Detail) *uint64 { return d.SwapLimit }),
 
 	of("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", counter,
 		func(d *stats.Detail) *uint64 { return seconds(d.User) }),
