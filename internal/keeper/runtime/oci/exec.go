@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,10 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup/nested"
 	"berth/internal/firstbytes"
 	"berth/internal/keeper/cgroupdir"
-	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
 )
 
@@ -62,8 +59,8 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 			args = append(args, "--cgroup", flag)
 		} else {
 			// The runtime cannot start it there, and what leaves its parents before it is moved could not be found.
-			process.Env = append(slices.Clone(process.Env), execMark+l.ExecID)
-			defer func() { moveTree(res.PID, paths, l.SubDir, l.ExecID) }()
+			process.Env = append(slices.Clone(process.Env), runtime.ExecMark+l.ExecID)
+			defer func() { runtime.MoveExec(res.PID, paths, l.SubDir, l.ExecID) }()
 		}
 	}
 	js, err := json.Marshal(&process)
@@ -133,63 +130,3 @@ func (b *Engine) cgroupFlag(sub map[string]string) string {
 
 // execHelp holds by path what a runtime says about its exec.
 var execHelp sync.Map
-
-// execMark is the environment variable that finds what an exec has started, for runtimes that know no sub-cgroups.
-const execMark = "BERTH_EXEC="
-
-// maxEnvironment is how many bytes of a process's environment are looked at. What execve takes is shorter.
-const maxEnvironment = 8 << 20
-
-// moveTree puts a process and all that it has started by now into a cgroup.
-func moveTree(pid int, paths map[string]string, dir, execID string) {
-	if pid <= 0 {
-		return
-	}
-	for range 10 {
-		moved := 0
-		found, unread := marked(paths, execID)
-		for _, p := range append(cgroupdir.Family(pid, paths), found...) {
-			if !inCgroup(dir, p) && cgroupdir.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
-				moved++
-			}
-		}
-		switch {
-		case moved > 0:
-		case unread:
-			time.Sleep(time.Millisecond)
-		default:
-			return
-		}
-	}
-}
-
-// marked are the processes of a container with an exec's mark in their environment. unread: some process has none. It
-// may be executing a program at this moment, and have one when it has.
-func marked(paths map[string]string, execID string) (found []int, unread bool) {
-	pids, err := nested.Processes(cgroupdir.Members(paths))
-	if err != nil {
-		return nil, false
-	}
-	for _, p := range pids {
-		switch environment := procfs.Environment(p, maxEnvironment); {
-		case environment == "":
-			unread = true
-		case strings.Contains("\x00"+environment, "\x00"+execMark+execID+"\x00"):
-			found = append(found, p)
-		}
-	}
-	return found, unread
-}
-
-func inCgroup(dir string, pid int) bool {
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if strings.TrimSpace(line) == strconv.Itoa(pid) {
-			return true
-		}
-	}
-	return false
-}
