@@ -18,7 +18,10 @@
 //
 // On cgroup v1 the stage writes its own ID to the tasks file of each hierarchy: a thread that moves itself does not
 // wait for a grace period of all processors, but a process that is moved by another process does. On cgroup v2 the
-// process is created in its cgroup, or moves itself into a cgroup that the container has made (Target.Inner).
+// first step of the stage is to create a child in the cgroup (Target.Clone). The child is the keeper's and does all
+// that is left, and the first process ends. So the keeper never waits for a process that has no processor time or that
+// the container has frozen. Beside v1, a hierarchy of version 2 limits nothing, and the keeper creates the process in
+// its cgroup.
 //
 // Each kind then drops its privileges: descriptors, user, groups, capabilities, and the right to gain privileges. The
 // seccomp filter is loaded last, apart from the capabilities that loading it needs. It was compiled before (package

@@ -68,6 +68,7 @@ type lab struct {
 	root           string
 	cgroup         string // of version 2, or the freezer's of version 1
 	v1             []string
+	v2             string // empty: there is no version 2
 	filter         *filter.Filter
 	host, user     *namespace.Set
 	standing       int // processes of the cgroup that are there all the time
@@ -124,13 +125,21 @@ func newLab(t testing.TB) *lab {
 	})
 
 	name := fmt.Sprintf("berth-stage-test-%d", os.Getpid())
-	if l.cgroup = "/sys/fs/cgroup/" + name; !exists("/sys/fs/cgroup/cgroup.controllers") {
+	l.cgroup = "/sys/fs/cgroup/" + name
+	l.v2 = l.cgroup
+	if !exists("/sys/fs/cgroup/cgroup.controllers") {
+		if l.v2 = "/sys/fs/cgroup/unified/" + name; !exists(filepath.Dir(l.v2)) {
+			l.v2 = ""
+		}
 		l.cgroup = "/sys/fs/cgroup/freezer/" + name
 		for _, controller := range []string{"freezer", "memory", "pids"} {
 			l.v1 = append(l.v1, "/sys/fs/cgroup/"+controller+"/"+name)
 		}
 	}
-	for _, dir := range append([]string{l.cgroup}, l.v1...) {
+	for _, dir := range append([]string{l.cgroup, l.v2}, l.v1...) {
+		if dir == "" {
+			continue
+		}
 		l.must(os.MkdirAll(dir, 0o755))
 		t.Cleanup(func() {
 			if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
@@ -219,9 +228,7 @@ func (l *lab) setup(pins *namespace.Set, user bool, init int) *Setup {
 		Operation{Kind: Protect, Target: "/proc/sys"}, Operation{Kind: Mask, Target: "/proc/keys"},
 		Operation{Kind: Mask, Target: "/proc/scsi"},
 		Operation{Kind: Mask, Target: "/proc/bus"})
-	if l.v1 == nil {
-		s.Cgroup = l.cgroup
-	}
+	s.Cgroup, s.Clone = l.v2, l.v2 != ""
 	if init > 0 {
 		s.Join = append(s.Join, Namespace{unix.CLONE_NEWPID, fmt.Sprintf("/proc/%d/ns/pid", init)})
 	} else {
@@ -241,9 +248,7 @@ func (l *lab) target(pidfd int, user bool) *Target {
 	if user {
 		t.Namespaces |= unix.CLONE_NEWUSER
 	}
-	if l.v1 == nil {
-		t.Cgroup = l.cgroup
-	}
+	t.Cgroup, t.Clone = l.v2, l.v2 != ""
 	return t
 }
 

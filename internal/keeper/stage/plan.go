@@ -229,8 +229,8 @@ func (t *Target) encode(e *encoder) error {
 	}
 	pl.limits = e.limits(t.Limits)
 	pl.cgroups.count = C.uint32_t(len(t.Cgroups))
-	if t.Inner != "" {
-		pl.cgroups.count++
+	if t.Clone {
+		pl.flags |= C.STAGE_CLONE
 	}
 	return nil
 }

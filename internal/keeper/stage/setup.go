@@ -21,9 +21,10 @@ type Setup struct {
 	// RootPropagation is that of the host's mounts in the container (MS_*); 0: slaves.
 	RootPropagation uint64
 	// Cgroups are directories of version 1 hierarchies, Cgroup is one of version 2 (empty: none): the process joins
-	// them. Wait: another process moves it, and calls First.Start only then.
+	// them. Clone is as in Target. Wait: another process moves it, and calls First.Start only then.
 	Cgroups []string
 	Cgroup  string
+	Clone   bool
 	Wait    bool
 	// Make are the namespaces (CLONE_NEW*) that the container has for itself, Join those of others, and User is the path
 	// of the user namespace that owns what it makes; empty: the host's.
@@ -155,6 +156,10 @@ func (s *Setup) encode(e *encoder) error {
 	}
 	if s.forksEarly() {
 		pl.flags |= C.STAGE_FORK_EARLY
+	}
+	if s.Clone {
+		pl.flags |= C.STAGE_CLONE
+		pl.born = C.uint32_t(s.born())
 	}
 	if s.Mark != nil {
 		pl.flags |= C.STAGE_MARK

@@ -29,6 +29,9 @@
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
+#ifndef SYS_clone3
+#define SYS_clone3 435
+#endif
 #ifndef SYS_openat2
 #define SYS_openat2 437
 #endif
@@ -147,6 +150,36 @@ static void map_plan(void)
 		fail_with(STEP_PLAN, EINVAL);
 	check_plan();
 	stage_close(STAGE_FD_PLAN, STEP_DESCRIPTORS);
+}
+
+/* struct clone_args of <linux/sched.h>, which does not go together with <sched.h> everywhere. */
+struct clone_args_of_cgroup {
+	uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
+};
+#define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP */
+
+/*
+ * A container may have no processor time left in its cgroup, or may have frozen it. If the keeper itself created a
+ * process there, it would wait in vfork(2) until that process had executed the stage. So the keeper starts the stage
+ * in its own cgroup, and only the stage's child is in the container's. To write to cgroup.procs would take a grace
+ * period of all processors. The child is the keeper's, and this process goes.
+ */
+static void be_in_cgroup(void)
+{
+	int fd = STAGE_FD_CGROUPS + (int)stage_plan->cgroups.count;
+	struct clone_args_of_cgroup args = {.flags = INTO_CGROUP | CLONE_PARENT | stage_plan->born, .cgroup = (uint64_t)fd};
+	long pid;
+
+	if (!(stage_plan->flags & STAGE_CLONE))
+		return;
+	pid = syscall(SYS_clone3, &args, sizeof(args));
+	if (pid < 0)
+		stage_fail(STEP_CGROUP);
+	if (pid > 0) {
+		stage_say(STEP_PID, (int)pid);
+		stage_end(0);
+	}
+	stage_close(fd, STEP_CGROUP);
 }
 
 /* A thread that moves itself needs no lock against all others (Linux 5.13; before that it only takes longer). */
@@ -928,7 +961,8 @@ void stage_main(void)
 			stage_fail(STEP_DESCRIPTORS);
 		if (!(stage_plan->flags & STAGE_NODE))
 			stage_close(STAGE_FD_NODE, STEP_DESCRIPTORS);
-		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
+		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count + !!(stage_plan->flags & STAGE_CLONE));
+		be_in_cgroup();
 	} else {
 		close_from(STAGE_FD_KEEPER + 1);
 	}

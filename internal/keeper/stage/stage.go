@@ -91,9 +91,11 @@ type Target struct {
 	Cgroups []string
 	Cgroup  string
 	// Inner is a path from Cgroup to the cgroup below it that is joined in its place; empty: Cgroup itself is joined.
-	// The container may have frozen a cgroup that it has made. Until a process that is created in a cgroup has executed
-	// its program, the keeper can start no others. So the stage joins this cgroup itself, which takes longer.
-	Inner    string
+	Inner string
+	// Clone: the stage is started in the keeper's cgroup, and creates the process in Cgroup itself. It is for cgroups in
+	// which a process may wait before it has executed its program: because the container has used up its quota of
+	// processor time, or has frozen the cgroup. A keeper that had created this process would do nothing else meanwhile.
+	Clone    bool
 	Umask    *uint32
 	OOMScore *int
 	Keyring  string // name of the session keyring; empty: the keeper's is kept
@@ -119,6 +121,7 @@ type spawn struct {
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
 	inner        string   // see Target.Inner
+	clone        bool     // see Target.Clone
 	flags        uintptr  // CLONE_NEW*
 }
 
@@ -179,7 +182,10 @@ const manyDescriptors = 500
 
 // fork starts a stage with these descriptors of the calling thread.
 func (p *Program) fork(s *spawn, fds []int) (pid int, err error) {
-	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{Cloneflags: s.flags}}
+	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{}}
+	if !s.clone {
+		attr.Sys.Cloneflags = s.flags
+	}
 	for _, fd := range fds {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
@@ -191,21 +197,17 @@ func (p *Program) fork(s *spawn, fds []int) (pid int, err error) {
 		defer unix.Close(fd)
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	switch {
-	case s.inner != "":
-		fd, err := s.openInner()
+	if s.cgroup != "" {
+		fd, err := s.openCgroup()
 		if err != nil {
 			return 0, cgroupError(filepath.Join(s.cgroup, s.inner), err)
 		}
 		defer unix.Close(fd)
-		attr.Files = append(attr.Files, uintptr(fd))
-	case s.cgroup != "":
-		fd, err := unix.Open(s.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return 0, cgroupError(s.cgroup, err)
+		if s.clone {
+			attr.Files = append(attr.Files, uintptr(fd))
+		} else {
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 		}
-		defer unix.Close(fd)
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
 	pid, err = syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
 	switch {
@@ -217,15 +219,16 @@ func (p *Program) fork(s *spawn, fds []int) (pid int, err error) {
 	return 0, fmt.Errorf("execute the stage: %w", noRoom(err))
 }
 
-// openInner opens the file by which a process joins the cgroup inner. The container has made the cgroups on this path,
-// and may remove them meanwhile.
-func (s *spawn) openInner() (int, error) {
-	dir, err := unix.Open(s.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
+// openCgroup opens the directory of the cgroup of version 2. The container has made the cgroups on the path inner, and
+// may remove them meanwhile.
+func (s *spawn) openCgroup() (int, error) {
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	dir, err := unix.Open(s.cgroup, flags, 0)
+	if err != nil || s.inner == "" {
+		return dir, err
 	}
 	defer unix.Close(dir)
-	return unix.Openat2(dir, filepath.Join(s.inner, "cgroup.procs"), &unix.OpenHow{Flags: unix.O_WRONLY | unix.O_CLOEXEC,
+	return unix.Openat2(dir, s.inner, &unix.OpenHow{Flags: flags,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV})
 }
 

@@ -31,7 +31,8 @@ enum {
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the init process; of an init process: an empty mount namespace */
 	STAGE_FD_MARK,       /* of an init process with STAGE_MARK: where it says that its program begins; else it is closed */
 	STAGE_FD_NODE,       /* of an init process with STAGE_NODE: the node's mount namespace; else it is closed */
-	STAGE_FD_CGROUPS,    /* the first file by which it joins a cgroup: tasks, or of version 2 cgroup.procs */
+	/* the first file by which it joins a cgroup (tasks). With STAGE_CLONE a directory of version 2 follows the last. */
+	STAGE_FD_CGROUPS,
 };
 
 enum {
@@ -53,6 +54,7 @@ enum {
 	STAGE_FILTER_EARLY = 1 << 14,   /* the filter lets a process do all that is left after STAGE_FORK */
 	STAGE_MARK = 1 << 15,           /* it writes STAGE_BEGUN before it runs the program */
 	STAGE_NODE = 1 << 16,           /* sources without OP_OWN are the node's, and not the keeper's */
+	STAGE_CLONE = 1 << 17,          /* a child of it, in a cgroup of version 2, does all that is left */
 };
 
 /* What a report is about: a number, the end of the set-up, or the step that failed. */
@@ -185,6 +187,8 @@ struct stage_plan {
 	uint32_t root, root_propagation;
 	uint32_t keyring_right; /* added to those to the session keyring */
 	uint32_t user;          /* offset of the path of the user namespace; 0: the host's */
+	uint32_t born;          /* namespaces (CLONE_NEW*) that STAGE_CLONE's child is created in */
+	uint32_t unused;
 
 	/*
 	 * struct sock_filter: with STAGE_FORK and without STAGE_FILTER_EARLY, a filter that is loaded before the fork. It

@@ -27,7 +27,11 @@ type Starting struct {
 	setup *Setup // nil: an exec
 	wait  bool   // see Setup.Wait
 
-	spawned int // the process that was started
+	// spawned is the process that was started. After Target.Clone it is the one that this has created, once Start knows
+	// it, and left is the first one, until it is reaped.
+	spawned, left int
+	clones        bool // spawned has yet to say which process it has created
+	forks         bool // the container's process is a child of spawned
 	// the container's process, a child of the one that was started or that itself; 0: not known yet
 	pid      int
 	reaped   bool           // spawned, if pid is its child, has been reaped or left to the keeper
@@ -43,7 +47,7 @@ func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) 
 	f := &Starting{proc: proc, setup: s, wait: s.Wait}
 	return f, p.start(f, s.encode, s.forksLate(), &spawn{
 		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, mark: s.Mark, node: s.Node,
-		cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.born()),
+		cgroups: s.Cgroups, cgroup: s.Cgroup, clone: s.Clone, flags: uintptr(s.born()),
 	}, s.forksLate() || s.forksEarly())
 }
 
@@ -53,12 +57,13 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	f := &Starting{proc: proc}
 	return f, p.start(f, t.encode, t.forks(), &spawn{
 		namespaces: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
-		inner: t.Inner,
+		inner: t.Inner, clone: t.Clone,
 	}, t.forks())
 }
 
 // start starts the process whose plan more completes. forks says that the container's process is a child of the process
-// that is started, and late that this child is forked as the last step of the set-up.
+// that is started, or of the one that this creates in the cgroup, and late that this child is forked as the last step
+// of the set-up.
 func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *spawn, forks bool) error {
 	plan, err := f.proc.file(more, late)
 	if err != nil {
@@ -76,10 +81,16 @@ func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *sp
 		return err
 	}
 	f.link = ours
-	if !forks {
+	f.clones, f.forks = s.clone, forks
+	f.found()
+	return nil
+}
+
+// found notes the container's process if it is spawned.
+func (f *Starting) found() {
+	if !f.clones && !f.forks {
 		f.pid = f.spawned
 	}
-	return nil
 }
 
 // Spawned returns the process that was started, which the caller moves into its cgroup if Setup.Wait is set.
@@ -93,9 +104,25 @@ func (f *Starting) Start() (pid int, err error) {
 			return 0, err
 		}
 	}
-	if f.pid != 0 {
-		return f.pid, nil
+	if f.clones {
+		child, err := f.child()
+		if err != nil {
+			return 0, err
+		}
+		f.cloned(child)
 	}
+	if f.pid == 0 {
+		child, err := f.child()
+		if err != nil {
+			return 0, err
+		}
+		f.pid = child
+	}
+	return f.pid, nil
+}
+
+// child returns the child of spawned, which spawned reports.
+func (f *Starting) child() (pid int, err error) {
 	r, err := f.hear(f.spawned)
 	if err != nil {
 		return 0, err
@@ -104,8 +131,13 @@ func (f *Starting) Start() (pid int, err error) {
 	if r.Step != C.STEP_PID || !isChild(int(r.Value)) {
 		return 0, fmt.Errorf("the stage reports %d (%d) in place of its child's number", r.Step, r.Value)
 	}
-	f.pid = int(r.Value)
-	return f.pid, nil
+	return int(r.Value), nil
+}
+
+// cloned puts the process that spawned has created in the cgroup into its place.
+func (f *Starting) cloned(child int) {
+	f.clones, f.left, f.spawned = false, f.spawned, child
+	f.found()
 }
 
 // ErrSilent is the error of a process that has ended without saying why.
@@ -154,6 +186,7 @@ func (f *Starting) Disown() { f.disowned = true }
 // the keeper, which reaps orphans.
 func (f *Starting) Close() {
 	f.link.Close()
+	f.reapLeft()
 	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
 		if awaitEnd(f.spawned, time.Now().Add(forkedWait)) {
 			reap(f.spawned)
@@ -165,6 +198,14 @@ func (f *Starting) Close() {
 // forkedWait limits how long Close waits for a process that only has to exit.
 const forkedWait = 200 * time.Millisecond
 
+// reapLeft reaps a process that only had to create another one in the cgroup.
+func (f *Starting) reapLeft() {
+	if f.left != 0 && awaitEnd(f.left, time.Now().Add(forkedWait)) {
+		reap(f.left)
+	}
+	f.left = 0
+}
+
 // killWait bounds how long Kill waits for processes to end.
 const killWait = 2 * time.Second
 
@@ -173,14 +214,21 @@ const killWait = 2 * time.Second
 // orphans.
 func (f *Starting) Kill() {
 	deadline := time.Now().Add(killWait)
-	if f.pid != f.spawned && !f.reaped {
-		_ = unix.Kill(f.spawned, unix.SIGKILL)
-		if awaitEnd(f.spawned, deadline) {
-			reap(f.spawned)
+	if f.clones {
+		f.end(f.spawned, deadline)
+		child := f.findChild()
+		if child == 0 {
+			f.reaped = true
+			return
 		}
+		f.cloned(child)
+		f.left = 0
+	}
+	if f.pid != f.spawned && !f.reaped {
+		f.end(f.spawned, deadline)
 		f.reaped = true
 		if f.pid == 0 {
-			f.findChild()
+			f.pid = f.findChild()
 		}
 	}
 	if f.pid == 0 {
@@ -189,6 +237,14 @@ func (f *Starting) Kill() {
 	_ = unix.Kill(f.pid, unix.SIGKILL)
 	if awaitEnd(f.pid, deadline) && !f.disowned {
 		reap(f.pid)
+	}
+}
+
+// end kills a process, and reaps it if it ends in time.
+func (f *Starting) end(pid int, deadline time.Time) {
+	_ = unix.Kill(pid, unix.SIGKILL)
+	if awaitEnd(pid, deadline) {
+		reap(pid)
 	}
 }
 
@@ -204,16 +260,23 @@ func awaitEnd(pid int, deadline time.Time) bool {
 	}
 }
 
-// findChild looks for a child that spawned has forked and reported before it was killed.
-func (f *Starting) findChild() {
+// findChild looks for a child that spawned has forked and reported before it was killed; 0: there is none.
+func (f *Starting) findChild() (pid int) {
 	for {
-		sender, r, err := f.link.receiveNow()
-		if err != nil {
-			return
+		sender, r, err := f.spawned, report{}, error(nil)
+		if early, ok := f.early[sender]; ok {
+			r = early
+			delete(f.early, sender)
+		} else {
+			sender, r, err = f.link.receiveNow()
 		}
-		if sender == f.spawned && r.Step == C.STEP_PID && isChild(int(r.Value)) {
-			f.pid = int(r.Value)
-			return
+		switch {
+		case err != nil:
+			return 0
+		case sender == f.spawned && r.Step == C.STEP_PID && isChild(int(r.Value)):
+			return int(r.Value)
+		case sender != f.spawned:
+			f.keep(sender, r)
 		}
 	}
 }

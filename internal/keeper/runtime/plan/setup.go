@@ -153,7 +153,7 @@ func Setup(
 	} else {
 		for _, controller := range slices.Sorted(maps.Keys(paths)) {
 			if dir := paths[controller]; controller == "" {
-				s.Cgroup = dir
+				s.Cgroup, s.Clone = dir, cgroups.IsCgroup2UnifiedMode()
 			} else if !slices.Contains(s.Cgroups, dir) {
 				s.Cgroups = append(s.Cgroups, dir)
 			}

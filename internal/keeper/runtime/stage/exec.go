@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/cgroupdir"
@@ -101,13 +102,10 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 		}
 	}
 	for controller, dir := range j.Cgroups {
-		switch sub := l.Sub[controller]; {
-		case controller != "":
+		if sub := l.Sub[controller]; controller != "" {
 			t.Cgroups = append(t.Cgroups, filepath.Join(dir, sub))
-		case j.Delegated: // the container may have frozen the exec's own cgroup: see stage.Target
-			t.Cgroup, t.Inner = dir, sub
-		default:
-			t.Cgroup = filepath.Join(dir, sub)
+		} else {
+			t.Cgroup, t.Inner, t.Clone = dir, sub, cgroups.IsCgroup2UnifiedMode()
 		}
 	}
 	return t, p, nil
@@ -142,7 +140,16 @@ func (e *Engine) enter(
 		if cerr != nil {
 			return nil, ended(c)
 		}
-		return f, err
+		if err != nil {
+			return nil, err
+		}
+		defer context.AfterFunc(ctx, f.Interrupt)()
+		if _, err := f.Start(); err != nil {
+			f.Kill()
+			f.Close()
+			return nil, err
+		}
+		return f, nil
 	}
 	if j.Delegated && t.Inner == "" {
 		if t.Inner, err = withInit(c, proc, t.Cgroup); err != nil {
@@ -150,21 +157,12 @@ func (e *Engine) enter(
 		}
 	}
 	f, err = join()
-	if errors.Is(err, stage.ErrSubtreeControl) && t.Cgroup == j.Cgroups[""] { // and not the exec's own cgroup below it
+	if errors.Is(err, stage.ErrSubtreeControl) && t.Inner == "" { // and it is not the exec's own cgroup below it
 		if t.Inner, err = withInit(c, proc, t.Cgroup); err == nil {
 			f, err = join()
 		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer context.AfterFunc(ctx, f.Interrupt)()
-	if _, err := f.Start(); err != nil {
-		f.Kill()
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return f, err
 }
 
 // withInit returns the path from a container's cgroup of version 2 to the cgroup of its init process. It is where an
