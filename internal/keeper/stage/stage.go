@@ -49,11 +49,21 @@ func Supported() error {
 	// This is asked here, once, and not of the errors of later calls: a container can bring about most of these, and
 	// must not decide by them which engine starts its execs. The descriptor is never open, so no process is created.
 	attr := &syscall.ProcAttr{Sys: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: math.MaxInt32}}
-	if _, err := syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr); err != unix.EBADF {
+	if _, err := syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr); refused(err) {
 		return fmt.Errorf("a stage needs processes that are created in a cgroup of version 2: %w",
 			os.NewSyscallError("clone3", err))
 	}
 	return nil
+}
+
+// refused says whether the kernel, or a seccomp filter, does not allow clone3(2) with CLONE_INTO_CGROUP. Other errors
+// are that of the descriptor, or say that the machine is short of something at this moment.
+func refused(err error) bool {
+	switch err {
+	case unix.ENOSYS, unix.EPERM, unix.EINVAL, unix.E2BIG:
+		return true
+	}
+	return false
 }
 
 // Seal makes the view. dir is for what it takes where the kernel knows no better way.
