@@ -455,12 +455,11 @@ func TestAWritableCgroupChoosesNoEngine(t *testing.T) {
 // TestAFrozenExecHoldsUpNoOther: a container that may write to its cgroups freezes the one of each exec with a time
 // limit as soon as it is made, before the exec's process is there. Other containers have execs meanwhile.
 //
-// Seen to fail when the process was created in its cgroup: it was frozen before it had executed the stage, and for as
-// long the keeper started no other process.
+// Seen to fail when the process was created in its cgroup, by the stage's engine and by libcontainer: it was frozen
+// before it had executed anything, and for as long the keeper started no other process.
 func TestAFrozenExecHoldsUpNoOther(t *testing.T) {
-	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
-		t.Skip("this is the stage's promise")
-	}
+	// libcontainer's process is moved into the cgroup when it runs.
+	frozenEarly := os.Getenv(host.EnvSetup) != string(keeper.SetupLibcontainer)
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
 		t.Skip("needs cgroup v2")
 	}
@@ -516,7 +515,7 @@ func TestAFrozenExecHoldsUpNoOther(t *testing.T) {
 		}
 	}
 	t.Logf("%d execs were frozen before they began", held)
-	if held == 0 && !t.Failed() {
+	if frozenEarly && held == 0 && !t.Failed() {
 		t.Error("no exec was frozen before it began")
 	}
 }

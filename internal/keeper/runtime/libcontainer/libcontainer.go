@@ -350,7 +350,17 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	if err := own(l, &config); err != nil {
 		return err
 	}
+	moves := l.SubDir != "" && plan.Delegated(&config)
+	if moves {
+		// The container may have frozen this cgroup. libcontainer would create the process in it, and wait until the
+		// process has executed libcontainer's program. No other process could be started meanwhile.
+		l.Sub = nil
+		p.Env = append(slices.Clone(p.Env), runtime.ExecMark+l.ExecID)
+	}
 	res, err := start(ctx, view, p, l)
+	if moves {
+		runtime.MoveExec(res.PID, c.Record().Cgroups, l.SubDir, l.ExecID)
+	}
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 	}
 	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
 		Label:        config.ProcessLabel,
-		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID), Delegated: delegated(config)}
+		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID), Delegated: Delegated(config)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
 		if !ok {
@@ -95,9 +95,9 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 	return j, ""
 }
 
-// delegated says whether a container may write to its cgroups of version 2. It is false for a container that could do
+// Delegated says whether a container may write to its cgroups of version 2. It is false for a container that could do
 // the same to all cgroups of the node, as a privileged one.
-func delegated(config *configs.Config) bool {
+func Delegated(config *configs.Config) bool {
 	c := config.Capabilities
 	privileged := !config.Namespaces.Contains(configs.NEWUSER) && c != nil && slices.Contains(c.Bounding, "CAP_SYS_ADMIN")
 	return cgroups.IsCgroup2UnifiedMode() && !privileged && slices.ContainsFunc(config.Mounts,
