@@ -315,6 +315,10 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	for _, p := range pumps {
 		p.Start()
 	}
+	waits := ""
+	if res.Setup.Engine != protocol.EngineStage {
+		waits = waitingLine(res.PID)
+	}
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.record
@@ -322,9 +326,7 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	r.PID, r.Start, r.Cgroups, r.SandboxPID = res.PID, start, res.Cgroups, res.Sandbox
 	r.Shim = cmp.Or(res.Shim, r.Shim)
 	r.SetSetup(res.Setup, res.Join)
-	if r.Setup.Engine != protocol.EngineStage {
-		r.Waits = procfs.CommandLine(res.PID)
-	}
+	r.Waits = waits
 	c.proc, c.out, c.pumps, c.stdin, c.prepared = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	e.in = -1
@@ -332,6 +334,23 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 		return err
 	}
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
+}
+
+// commandLine reads a process's arguments. A test replaces it.
+var commandLine = procfs.CommandLine
+
+// waitingLine returns the command line of a process that waits to become a container's program. The process may just
+// have been executed: until the kernel has set its arguments, it has none.
+func waitingLine(pid int) string {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		line := commandLine(pid)
+		if line != "" || time.Now().After(deadline) {
+			return line
+		}
+		if f := procfs.Status(pid); len(f) == 0 || f[0] == "Z" {
+			return "" // it has ended
+		}
+	}
 }
 
 // targetLives fails if the specification names the PID namespace of a process that is none of a running container of

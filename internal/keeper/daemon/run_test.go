@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -68,4 +70,38 @@ func TestNoDescriptorIsClosedTwice(t *testing.T) {
 			t.Errorf("descriptor %d, which is another's by now: %v", fd, err)
 		}
 	}
+}
+
+// TestAProcessIsKnownByItsArguments, which the kernel sets a moment after the start of a proxy or of a runtime's
+// process returns. Without them the next keeper took a process that still waited for the program. Seen to fail where
+// they were read once.
+func TestAProcessIsKnownByItsArguments(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	usual := commandLine
+	defer func() { commandLine = usual }()
+	looks := 0
+	commandLine = func(pid int) string {
+		if looks++; looks <= 2 {
+			return ""
+		}
+		return usual(pid)
+	}
+	if line := waitingLine(cmd.Process.Pid); line != "sleep\x001000\x00" {
+		t.Errorf("after %d looks it is %q", looks, line)
+	}
+	commandLine = usual
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	ended := time.Now()
+	if line := waitingLine(cmd.Process.Pid); line != "" || time.Since(ended) > time.Second/2 {
+		t.Errorf("the line of a process that has ended is %q after %v", line, time.Since(ended))
+	}
+	_ = cmd.Wait()
 }

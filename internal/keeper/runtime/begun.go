@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/proxy"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
@@ -23,7 +24,7 @@ func WaitingBegan(r *record.Container) bool {
 	waits := func() bool {
 		line := procfs.CommandLine(r.PID)
 		if r.Waits == "" { // an earlier version wrote none down
-			return strings.HasSuffix(line, "\x00init\x00") || stage.Is(r.PID)
+			return strings.HasSuffix(line, "\x00init\x00") || stage.Is(r.PID) || proxy.Waits(r.PID)
 		}
 		return line == r.Waits
 	}
