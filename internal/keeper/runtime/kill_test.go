@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,7 +38,7 @@ func TestAllThatMatchIsKilled(t *testing.T) {
 	}
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 	match := func(pid int) bool { return strings.Contains(procfs.CommandLine(pid), mark) }
-	ended, err := KillMatching(10*time.Second, nil, match)
+	ended, err := KillMatching(10*time.Second, nil, func(line string) bool { return strings.Contains(line, mark) })
 	if !ended || err != nil {
 		t.Errorf("ended %v, %v", ended, err)
 	}
@@ -148,7 +149,9 @@ func TestWhatLooksLikeACallEndsNoSearch(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitCommandLine(t, call.Process.Pid, call.Args)
-			ended, err := KillMatching(3*time.Second, []string{own}, match)
+			ended, err := KillMatching(3*time.Second, []string{own}, func(line string) bool {
+				return strings.Contains(line, mark)
+			})
 			if !ended || err != nil {
 				t.Errorf("the search has not ended: %v", err)
 			}
@@ -166,14 +169,89 @@ func TestWhatLooksLikeACallEndsNoSearch(t *testing.T) {
 		dir := newCgroup(t, own)
 		mark := "berth-is-a-call-" + own
 		made := start(t, dir, 65534, nil, "sh", "-c", "sleep 60; :", mark)
-		match := func(pid int) bool {
-			return pid == made.Process.Pid && strings.Contains(procfs.CommandLine(pid), mark)
-		}
+		match := func(line string) bool { return strings.HasPrefix(line, "sh\x00") && strings.Contains(line, mark) }
 		if ended, err := KillMatching(10*time.Second, []string{"slice:berth:" + own}, match); !ended || err != nil {
 			t.Errorf("ended %v, %v", ended, err)
 		}
-		if match(made.Process.Pid) {
+		if match(procfs.CommandLine(made.Process.Pid)) {
 			t.Error("what a call has made in its container lives")
 		}
 	})
+}
+
+// TestACallThatIsBeingExecutedIsWaitedFor: a process has no arguments while the kernel executes its program, and those
+// of its keeper before, if it has been created by one that was killed since. Seen to fail where one look without a
+// match was the last.
+func TestACallThatIsBeingExecutedIsWaitedFor(t *testing.T) {
+	self := procfs.Arguments(os.Getpid(), maxArguments)
+	for what, line := range map[string]string{"in execve": "", "before it": self} {
+		t.Run(what, func(t *testing.T) {
+			mark := fmt.Sprintf("berth-is-executed-%d", os.Getpid())
+			// The process is no child of this one.
+			out, err := exec.Command("sh", "-c", `sh -c "sleep 60; :" "$0" >/dev/null 2>&1 & echo $!`, mark).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			call, err := strconv.Atoi(strings.TrimSpace(string(out)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(call, syscall.SIGKILL) }()
+			awaitCommandLine(t, call, []string{"sh", "-c", "sleep 60; :", mark})
+			usual, looks := memory, 0
+			defer func() { memory = usual }()
+			memory.arguments = func(pid, limit int) string {
+				if pid == call {
+					if looks++; looks <= 2 {
+						return line
+					}
+				}
+				return usual.arguments(pid, limit)
+			}
+			ended, err := KillMatching(10*time.Second, nil, func(line string) bool { return strings.Contains(line, mark) })
+			if !ended || err != nil {
+				t.Errorf("ended %v, %v", ended, err)
+			}
+			if strings.Contains(procfs.CommandLine(call), mark) {
+				t.Errorf("the call lives after %d looks", looks)
+			}
+		})
+	}
+}
+
+// TestNoUsualProcessIsWaitedFor: kernel threads, zombies, children of this process and the processes of the node are
+// none that may become a call, so one look is enough.
+func TestNoUsualProcessIsWaitedFor(t *testing.T) {
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = zombie.Wait() }()
+	usual, looks := memory, 0
+	defer func() { memory = usual }()
+	memory.arguments = func(pid, limit int) string {
+		if pid == zombie.Process.Pid {
+			looks++
+		}
+		return usual.arguments(pid, limit)
+	}
+	for end := time.Now().Add(10 * time.Second); procfs.Status(zombie.Process.Pid)[0] != "Z"; {
+		if time.Now().After(end) {
+			t.Fatal("it does not end")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	// Other programs may be executed on this machine at this moment.
+	for try := 0; ; try++ {
+		looks = 0
+		if ended, err := KillMatching(10*time.Second, nil, func(string) bool { return false }); !ended || err != nil {
+			t.Fatalf("ended %v, %v", ended, err)
+		}
+		if looks == 1 {
+			break
+		}
+		if try == 10 {
+			t.Fatalf("it took %d looks", looks)
+		}
+	}
 }

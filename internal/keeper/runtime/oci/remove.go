@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/keeper/cgroupdir"
-	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
 )
 
@@ -113,12 +112,8 @@ func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	)
 }
 
-const (
-	// callsWait is how long killed calls of a binary may take to end.
-	callsWait = 5 * time.Second
-	// maxArguments is how many bytes of a process's arguments are looked at: the flags of a runtime come first.
-	maxArguments = 64 << 10
-)
+// callsWait is how long killed calls of a binary may take to end.
+const callsWait = 5 * time.Second
 
 // killCalls kills the proxy of a container, and the calls of the binary for it that a keeper which was killed has left
 // under way: they could make the container or its sandbox, or start the program, when the container is forgotten or is
@@ -126,8 +121,8 @@ const (
 // gofer that they have made.
 func (b *Engine) killCalls(id, cgroup, sandbox string) error {
 	bundle := b.dir.Bundle(id)
-	ended, err := runtime.KillMatching(callsWait, []string{id, cgroup, sandbox}, func(pid int) bool {
-		line := procfs.Arguments(pid, maxArguments) + "\x00"
+	ended, err := runtime.KillMatching(callsWait, []string{id, cgroup, sandbox}, func(line string) bool {
+		line += "\x00"
 		return strings.Contains(line, bundle+"/") || strings.Contains(line, bundle+"\x00")
 	})
 	if err == nil && !ended {

@@ -210,8 +210,8 @@ func killProxies(id string) {
 // killStarted kills the shim of a pod, and the calls of its binary: all have the keeper's address and the pod's ID on
 // their command lines.
 func (b *Engine) killStarted(id, cgroup string) error {
-	ended, err := runtime.KillMatching(deleteLimit, []string{id, cgroup}, func(pid int) bool {
-		args := strings.Split(procfs.CommandLine(pid), "\x00")
+	ended, err := runtime.KillMatching(deleteLimit, []string{id, cgroup}, func(line string) bool {
+		args := strings.Split(line, "\x00")
 		return hasPair(args, "-address", b.address()) && hasPair(args, "-id", id)
 	})
 	if err == nil && !ended {
