@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/pouch"
+	"berth/internal/keeper/procfs"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -202,4 +205,66 @@ func TestAHookThatHangsKeepsNoOrphans(t *testing.T) {
 			endedHook(t, pids)
 		})
 	}
+}
+
+// TestAnExecThatIsHeldKeepsNoOrphans: the root user of a container stops the process of an exec before its program
+// begins, and the exec may take a day. Orphans of another pod are reaped meanwhile. Seen to fail where the keeper
+// reaped nothing until the exec had started.
+func TestAnExecThatIsHeldKeepsNoOrphans(t *testing.T) {
+	nodetest.BerthOnly(t, "it is the keeper's promise")
+	n := nodetest.Start(t, node.Options{Setup: "stage"})
+	nodetest.Pull(t, n, node.Busybox)
+	daemons := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_NODE}))
+	// A signal to all processes goes to all but the shell itself, and the namespace's first process, which it is.
+	holder := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER})).
+		Run(nodetest.Sh("echo begins; while :; do kill -STOP -1; done 2>/dev/null"))
+	holder.WaitLog("begins")
+	keeper, ok := n.KeeperPID()
+	if !ok {
+		t.Fatal("there is no keeper")
+	}
+	ctx, cancel := context.WithCancel(nodetest.Context(t))
+	var execs sync.WaitGroup
+	defer execs.Wait()
+	defer cancel()
+	defer holder.Stop(0) // its execs end with it
+	held := func() bool {
+		stages, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		return slices.ContainsFunc(stages, func(path string) bool {
+			line, _ := os.ReadFile(path)
+			f := procfs.Status(pidOf(path))
+			return string(line) == "berth-stage\x00" && len(f) > 1 && f[0] == "T" && f[1] == strconv.Itoa(keeper)
+		})
+	}
+	// The shell may be too late for one of them: then its program is stopped.
+	nodetest.Eventually(t, 60e9, "the container holds the process of an exec", func() error {
+		execs.Go(func() {
+			_, _ = n.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: holder.ID, Cmd: []string{"true"}, Timeout: 86400})
+		})
+		time.Sleep(300 * time.Millisecond)
+		if !held() {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	time.Sleep(1500 * time.Millisecond) // the keeper looks at starts that take a second
+	daemon := daemons.Run(nodetest.Sh("(sh -c 'echo $$ is it; exec sleep 0.5' &); exec sleep 1000"))
+	daemon.WaitLog("is it")
+	pid, _, _ := strings.Cut(daemon.Stdout(), " ")
+	nodetest.Eventually(t, 5e9, "the orphan is reaped", func() error {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err == nil {
+			return fmt.Errorf("it is there: %s", stat)
+		}
+		return nil
+	})
+	if !held() {
+		t.Error("no exec is held any more")
+	}
+}
+
+// pidOf is the process that a file below /proc is of.
+func pidOf(path string) int {
+	pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+	return pid
 }

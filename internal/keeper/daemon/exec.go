@@ -202,12 +202,12 @@ func (p *process) fail(err error) {
 // succeeded or failed.
 func (p *process) start(spec *specs.Process, files map[protocol.Role]int, session string, timeout time.Duration) {
 	c := p.c
-	end := c.s.orphans.Begin()
+	settled, end := c.s.orphans.BeginExec()
 	defer end()
 	c.s.limits.FitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	l := &runtime.Launch{Process: spec, ExecID: p.record.ExecID, Unregister: p.unregister}
+	l := &runtime.Launch{Process: spec, ExecID: p.record.ExecID, Unregister: p.unregister, Settled: settled}
 	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout),
 		Err: file(files, protocol.RoleStderr)}
 	closeAll(files) // what no exec has

@@ -22,7 +22,8 @@ import (
 // when it has been seen by two looks, everything that was under way at the first has ended, and no record has it.
 //
 // A hook of a container may take minutes. While it runs, the start or removal that waits for it makes no processes, so
-// a zombie that is younger than the hook is none of theirs, and is reaped.
+// a zombie that is younger than the hook is none of theirs, and is reaped. So is one that is younger than the last
+// process that an exec makes: the container may hold that process for as long as it wants.
 type Reaper struct {
 	owners Owners
 	hooks  Hooks
@@ -39,6 +40,8 @@ type Reaper struct {
 type operation struct {
 	container string // that it starts or removes; empty: it may make children while a hook of a container runs
 	began     time.Time
+	// settled is the time from which on it makes no children, in clock ticks since boot; 0: it may make some.
+	settled uint64
 }
 
 // Hooks returns the containers for which this process runs a hook, each with the time at which the child that runs it
@@ -56,7 +59,8 @@ type Owners interface {
 // orphanLook is the time between two looks at the same zombies.
 const orphanLook = 200 * time.Millisecond
 
-// slow is the age of an operation from which on the reaper looks whether it waits for a hook. Most end before that.
+// slow is the age of an operation from which on the reaper looks whether it waits for a hook, or makes no children any
+// more. Most end before that.
 const slow = time.Second
 
 // New makes a reaper of what has no owner.
@@ -74,16 +78,44 @@ func (o *Reaper) Begin() (end func()) { return o.BeginFor("") }
 // BeginFor is Begin for the start or the removal of a container, which makes no children while a hook of the container
 // runs, but for the one that runs the hook.
 func (o *Reaper) BeginFor(container string) (end func()) {
+	_, end = o.begin(container)
+	return end
+}
+
+// BeginExec is Begin for the start of an exec. settle is called when the start makes no children any more.
+func (o *Reaper) BeginExec() (settle, end func()) {
+	n, end := o.begin("")
+	return func() {
+		now := ticks()
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if op, ok := o.underway[n]; ok {
+			op.settled = now
+			o.underway[n] = op
+		}
+	}, end
+}
+
+func (o *Reaper) begin(container string) (n uint64, end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last++
-	n := o.last
-	o.underway[n] = operation{container, time.Now()}
-	return func() {
+	n = o.last
+	o.underway[n] = operation{container: container, began: time.Now()}
+	return n, func() {
 		o.mu.Lock()
 		delete(o.underway, n)
 		o.mu.Unlock()
 	}
+}
+
+// ticks is the present time as the kernel has the start times of processes: in hundredths of a second since boot.
+func ticks() uint64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0
+	}
+	return uint64(now.Nano() / (int64(time.Second) / 100))
 }
 
 // Run reaps for as long as this process lives. However many children end, it looks at most every 50 ms: a node's execs
@@ -153,19 +185,22 @@ func (o *Reaper) busy(n, start uint64, hooks map[string]uint64) bool {
 			continue
 		}
 		hook, waits := hooks[op.container]
-		if !waits || start <= hook {
+		switch {
+		case waits && start > hook:
+		case op.settled != 0 && start > op.settled:
+		default:
 			return true
 		}
 	}
 	return false
 }
 
-// anySlow says whether something has been under way for so long that it may wait for a hook.
+// anySlow says whether something has been under way for so long that it may wait for a hook, or for a container.
 func (o *Reaper) anySlow() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, op := range o.underway {
-		if op.container != "" && time.Since(op.began) >= slow {
+		if (op.container != "" || op.settled != 0) && time.Since(op.began) >= slow {
 			return true
 		}
 	}

@@ -109,7 +109,7 @@ func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
 	if !isZombie(young) {
 		t.Error("an orphan was reaped during a start that is young, before its hooks were looked for")
 	}
-	r.underway[r.last] = operation{"c", time.Now().Add(-slow)}
+	r.underway[r.last] = operation{container: "c", began: time.Now().Add(-slow)}
 	endOther := r.Begin()
 	looks()
 	if isZombie(young) {
@@ -133,6 +133,46 @@ func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
 	}
 	if !isZombie(its) {
 		t.Error("a process of the start was taken from it")
+	}
+}
+
+// TestAnExecThatIsHeldKeepsOnlyWhatIsOlder: a container may stop the process of an exec before its program begins. The
+// start of the exec has made all its processes by then. Seen to fail where an exec kept all zombies until its start was
+// over, and, without the comparison of times, with a process of the start that was reaped.
+func TestAnExecThatIsHeldKeepsOnlyWhatIsOlder(t *testing.T) {
+	r := New(owners{}, noHooks, slog.New(slog.DiscardHandler))
+	looks := func() {
+		for range 3 {
+			r.look()
+		}
+	}
+	settle, end := r.BeginExec()
+	its := ended(t)
+	op := r.underway[r.last]
+	op.began = op.began.Add(-slow)
+	r.underway[r.last] = op
+	looks()
+	if !isZombie(its) {
+		t.Fatal("a process of the start was taken from it")
+	}
+	settle()
+	time.Sleep(2 * time.Second / 100) // two ticks
+	young := ended(t)
+	looks()
+	if isZombie(young) {
+		t.Error("an orphan that is younger than the exec's process is not reaped")
+	}
+	if !isZombie(its) {
+		t.Error("a process of the start was taken from it when it was settled")
+	}
+	end()
+	looks()
+	if isZombie(its) {
+		t.Error("an orphan is not reaped once the start is over")
+	}
+	settle() // it comes too late, and changes nothing
+	if len(r.underway) != 0 {
+		t.Errorf("under way: %v", r.underway)
 	}
 }
 

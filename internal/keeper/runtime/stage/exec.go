@@ -63,6 +63,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	if err := l.Register(res); err != nil {
 		return err
 	}
+	l.Settled()
 	return f.Run()
 }
 
