@@ -338,7 +338,7 @@ func KillSpec(id, cgroupsPath string, systemd bool) error {
 }
 
 // DestroySpec kills all processes in the cgroup that a specification names, and removes the cgroup.
-func DestroySpec(id, cgroupsPath string, systemd bool) error {
+func DestroySpec(ctx context.Context, id, cgroupsPath string, systemd bool) error {
 	m, err := OfSpec(id, cgroupsPath, systemd)
 	if err != nil || m == nil {
 		return err
@@ -346,5 +346,9 @@ func DestroySpec(id, cgroupsPath string, systemd bool) error {
 	if err := KillAll(Recorded(m.GetPaths())); err != nil {
 		return err
 	}
-	return m.Destroy()
+	left := RemoveNested(ctx, m.GetPaths())
+	if err := m.Destroy(); err != nil {
+		return errors.Join(err, left)
+	}
+	return nil
 }

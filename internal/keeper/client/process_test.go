@@ -410,11 +410,12 @@ func TestProcessThatIsGoneIsToldByItsPidfd(t *testing.T) {
 }
 
 // TestCgroupsOfAnyDepthGoWithTheirContainer: a container that may make cgroups in its own makes them deeper than a path
-// can be. Seen to fail where their paths are walked: the container could not be removed.
+// can be. They go with it also if its record is lost. Seen to fail where their paths are walked, for all containers and
+// for those without a record: the container could not be removed.
 func TestCgroupsOfAnyDepthGoWithTheirContainer(t *testing.T) {
 	n := start(t)
-	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
-		id := "deep-" + string(setup)
+	deep := func(id string, setup keeper.SetupChoice) {
+		t.Helper()
 		req := n.request(id, "sleep", "1000")
 		req.Setup = setup
 		n.run(req)
@@ -426,11 +427,28 @@ func TestCgroupsOfAnyDepthGoWithTheirContainer(t *testing.T) {
 		for _, dir := range dirs {
 			makeDeep(t, dir)
 		}
+	}
+	gone := func(id string) bool { return len(cgroupDirs(n.cgroup+"/"+id)) == 0 }
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		id := "deep-" + string(setup)
+		deep(id, setup)
 		n.delete(id)
-		if left := cgroupDirs(n.cgroup + "/" + id); len(left) > 0 {
-			t.Errorf("%s: cgroups are left: %v", setup, left)
+		if !gone(id) {
+			t.Errorf("%s: cgroups are left: %v", setup, cgroupDirs(n.cgroup+"/"+id))
 		}
 	}
+	const lost = "deep-lost"
+	deep(lost, keeper.SetupStage)
+	pid := n.pid()
+	n.client.Close() // it holds the container in escrow
+	n.end(pid, unix.SIGKILL)
+	for _, suffix := range []string{".json", ".json.spare"} {
+		if err := os.Truncate(filepath.Join(n.dir, "rows", lost+suffix), 30); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.client = n.connect()
+	n.until("the cgroups of a container without a record are removed", func() bool { return gone(lost) })
 }
 
 // makeDeep makes cgroups in a cgroup, each in the last one, and removes after the test what is left of them.

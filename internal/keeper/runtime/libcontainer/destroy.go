@@ -17,7 +17,7 @@ import (
 )
 
 // Destroy removes cgroups and state.
-func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
+func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	c.Guard().Lock()
 	defer c.Guard().Unlock()
 	rec, dir := c.Record(), e.dir.State(c.ID())
@@ -27,7 +27,7 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 		lib, err = libcontainer.Load(e.dir.States(), c.ID())
 		if errors.Is(err, libcontainer.ErrNotExist) {
 			// It was cut off before libcontainer wrote its state down.
-			if err := cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
+			if err := cgroupdir.DestroySpec(ctx, c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
 				return err
 			}
 			return os.RemoveAll(dir)
@@ -36,8 +36,8 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 			c.Log().Error("libcontainer's state is unreadable; its cgroups are removed without it", "error", err)
 			recorded := maps.Clone(rec.Cgroups)
 			err := errors.Join(
-				cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(recorded),
-				cgroups.RemovePaths(recorded),
+				cgroupdir.DestroySpec(ctx, c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(recorded),
+				cgroupdir.RemoveNested(ctx, recorded), cgroups.RemovePaths(recorded),
 			)
 			if err != nil {
 				return err
@@ -70,28 +70,34 @@ func (e *Engine) RemoveState(
 	ctx context.Context, c runtime.Container, destroy func(context.Context, runtime.Container) error,
 ) error {
 	lib, err := libcontainer.Load(e.dir.States(), c.ID())
+	var paths map[string]string
 	if err == nil {
 		st, err := lib.State()
 		if err != nil {
 			return err
 		}
-		if err := cgroupdir.KillAll(st.CgroupPaths); err != nil {
+		paths = st.CgroupPaths
+		if err := cgroupdir.KillAll(paths); err != nil {
 			return err
 		}
-		cgroupdir.ThawKilled(st.CgroupPaths)
+		cgroupdir.ThawKilled(paths)
 		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
 			c.Log().Warn("kill the container's init process", "error", err)
 		}
 	}
 	for {
+		left := cgroupdir.RemoveNested(ctx, paths)
 		err := destroy(ctx, c)
-		if !errors.Is(err, libcontainer.ErrRunning) {
-			return err
+		if err == nil {
+			return nil
 		}
-		select {
+		if !errors.Is(err, libcontainer.ErrRunning) && !errors.Is(left, unix.EBUSY) {
+			return errors.Join(err, left)
+		}
+		select { // the processes that were killed are still there
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return err
+			return errors.Join(err, left)
 		}
 	}
 }

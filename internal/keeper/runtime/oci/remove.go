@@ -108,7 +108,7 @@ func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	}
 	return errors.Join(
 		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
-		cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
+		cgroupdir.DestroySpec(ctx, c.ID(), rec.CgroupsPath, rec.Systemd),
 	)
 }
 

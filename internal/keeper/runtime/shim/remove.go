@@ -185,7 +185,7 @@ func (b *Engine) abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
 	return errors.Join(
 		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
-		cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
+		cgroupdir.DestroySpec(ctx, c.ID(), rec.CgroupsPath, rec.Systemd),
 	)
 }
 
