@@ -48,7 +48,7 @@ func TestAContainerThatWasNotStartedIsRemoved(t *testing.T) {
 	n.before = once("StartContainer a", away())
 	s, said := on(t, n, true)
 	run(t, s, document(t, "Always", "containers: [{name: a, image: /a}]"))
-	eventually(t, "the second attempt runs", said, func() bool { return n.count("StartContainer a") == 2 })
+	eventually(t, "the second attempt runs", said, func() bool { return n.count("StartContainer a") >= 2 })
 	if _, _, err := n.find("", "a-0"); err == nil || n.count("RemoveContainer a") != 1 {
 		t.Errorf("the first attempt is there:\n%s", said)
 	}
