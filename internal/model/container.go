@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// RuntimeType is what clients are told where containerd has the type of a container's shim.
+const RuntimeType = "io.berth.v1"
+
 // ContainerMetadata names a container. Name and Attempt are unique within a sandbox.
 type ContainerMetadata struct {
 	Name    string `json:"name"`

@@ -54,7 +54,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]any, e
 		"timings":        r.Timings,
 		"config":         r.Config,
 		"restored":       r.Restored,
-		"runtimeType":    RuntimeType,
+		"runtimeType":    model.RuntimeType,
 		"extensions": containerExtensions{Name: r.Config.Name, QuotaID: r.Config.QuotaID,
 			NetPriority: r.Config.NetPriority, CreateHostPaths: r.Config.CreateHostPaths},
 	}

@@ -23,9 +23,6 @@ func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxSta
 	return s.Status(), nil
 }
 
-// RuntimeType is where containerd has the type of a container's shim.
-const RuntimeType = "io.berth.v1"
-
 // SandboxInfo is what helps a person to understand a pod: values for JSON by name. config is a *model.SandboxConfig,
 // shared and immutable.
 func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]any, error) {
@@ -75,7 +72,7 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]any, err
 		"stateDirectory": m.dirs.StatePod(s.ID()),
 		"timings":        r.Timings,
 		"config":         r.Config,
-		"runtimeType":    RuntimeType,
+		"runtimeType":    model.RuntimeType,
 		"extensions":     podExtensions{Name: r.Config.Name, LXCFS: r.Config.LXCFS},
 	}
 	if !r.NodeNetwork() {

@@ -23,8 +23,6 @@ import (
 const (
 	// specType is the type of an OCI specification in JSON (github.com/containerd/typeurl).
 	specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
-	// runtimeName is the runtime of all containers.
-	runtimeName = "io.berth.v1"
 	// sandboxImage stands where containerd has the image of the pause container. Dashboards and agents leave sandboxes
 	// out, or choose them, by the beginning of this name; the tag says that no such image runs.
 	sandboxImage = "registry.k8s.io/pause:berth"
@@ -198,7 +196,7 @@ func describeContainer(c *model.ContainerStatus, image *model.Image) *api.Contai
 		}
 	}
 	return &api.Container{
-		ID: c.ID, Labels: labels, Image: imageName(c, image), Runtime: &api.Container_Runtime{Name: runtimeName},
+		ID: c.ID, Labels: labels, Image: imageName(c, image), Runtime: &api.Container_Runtime{Name: model.RuntimeType},
 		CreatedAt: timestamppb.New(c.CreatedAt), UpdatedAt: timestamppb.New(updated), Sandbox: c.SandboxID,
 	}
 }
@@ -228,7 +226,7 @@ func describeSandbox(s *model.SandboxStatus) *api.Container {
 	}
 	labels[kindLabel] = kindSandbox
 	return &api.Container{
-		ID: s.ID, Labels: labels, Image: sandboxImage, Runtime: &api.Container_Runtime{Name: runtimeName},
+		ID: s.ID, Labels: labels, Image: sandboxImage, Runtime: &api.Container_Runtime{Name: model.RuntimeType},
 		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.CreatedAt), Sandbox: s.ID,
 	}
 }

@@ -149,7 +149,7 @@ func (s *eventService) translate(ctx context.Context, e *model.ContainerEvent) [
 			image = imageName(c, s.api.image(ctx, c.ImageID))
 		}
 		return []topical{{"/containers/create", &events.ContainerCreate{
-			ID: id, Image: image, Runtime: &events.ContainerCreate_Runtime{Name: runtimeName},
+			ID: id, Image: image, Runtime: &events.ContainerCreate_Runtime{Name: model.RuntimeType},
 		}}}
 	case model.EventStarted:
 		start := &events.TaskStart{ContainerID: id}
