@@ -28,6 +28,8 @@ func typed(t *testing.T, n *node.Node, args ...string) (code int, out, complaint
 	}
 	cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"),
 		append([]string{"--address", n.Address}, args...)...)
+	// A pod that no --data-dir is given for leaves nothing in the machine's own directory.
+	cmd.Env = append(os.Environ(), "BERTH_DATA_DIR="+filepath.Join(t.TempDir(), "data"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {

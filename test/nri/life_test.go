@@ -639,11 +639,7 @@ func TestTheInterfaceStartsWhenThereIsAPlaceForPlugins(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(n.NRISocket), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, node.Patience(10*time.Second), "berthd listens for plugins", func() error {
-		_, err := os.Stat(n.NRISocket)
-		return err
-	})
-	connect(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
+	connectOnceServed(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
 	if got := pod.Run().Sh("echo $FROM"); got != "plugin" {
 		t.Errorf("the plugin set %q", got)
 	}
@@ -672,11 +668,7 @@ func TestTheSocketOfAnotherRuntimeIsLeftToIt(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, node.Patience(10*time.Second), "berthd listens for plugins", func() error {
-		_, err := os.Stat(n.NRISocket)
-		return err
-	})
-	connect(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
+	connectOnceServed(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
 	if got := pod.Run().Sh("echo $FROM"); got != "plugin" {
 		t.Errorf("the plugin set %q", got)
 	}

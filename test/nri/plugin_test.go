@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 
 	"berth/test/node"
+	"berth/test/node/nodetest"
 )
 
 // plugin is an NRI plugin. Its functions are set before it connects; nil: it agrees.
@@ -45,6 +46,16 @@ func connect(t testing.TB, n *node.Node, name string, p *plugin) *plugin {
 	}
 	t.Cleanup(p.stub.Stop)
 	return p
+}
+
+// connectOnceServed is connect for a node whose berthd is about to listen. That the socket is there does not tell: it is
+// bound before anybody listens on it.
+func connectOnceServed(t testing.TB, n *node.Node, name string, p *plugin) {
+	t.Helper()
+	nodetest.Eventually(t, node.Patience(20*time.Second), "berthd serves plugin "+name, func() error {
+		return p.join(n.NRISocket, name)
+	})
+	t.Cleanup(p.stub.Stop)
 }
 
 func (p *plugin) join(socket, name string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
+	host "berth/test/node"
 )
 
 func TestAContainersLife(t *testing.T) {
@@ -366,12 +368,21 @@ func TestInputAndAttachedClients(t *testing.T) {
 	if err := n.client.Detach(n.ctx(), "c", "unknown"); !errors.Is(err, errdefs.ErrNotFound) {
 		t.Errorf("a client that is not attached: %v", err)
 	}
+	// The log is written first, and what the client has not got when it detaches is not for it.
+	want := "one\ntwo\n"
+	got := make([]byte, len(want))
+	if err := r.SetReadDeadline(time.Now().Add(host.Patience(20 * time.Second))); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.ReadFull(r, got); err != nil || string(got) != want {
+		t.Errorf("the client has read %q, %v", got[:n], err)
+	}
 	// It brought the input, which was for one client.
 	if err := n.client.Detach(n.ctx(), "c", "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(t, r); got != "one\ntwo\n" {
-		t.Errorf("the client has read %q", got)
+	if rest := read(t, r); rest != "" {
+		t.Errorf("the client has read %q, too", rest)
 	}
 	if err := n.client.CloseStdin(n.ctx(), "c"); err != nil {
 		t.Fatal(err)
