@@ -32,7 +32,7 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 	}
 	err = b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
 	if err == nil {
-		return b.sweep(c.ID())
+		return errors.Join(b.sweep(c.ID()), b.sweepLock(c.Record().Sandbox))
 	}
 	if errdefs.IsFailedPrecondition(err) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -98,6 +98,23 @@ func (b *Engine) sweep(id string) error {
 		}
 	}
 	return err
+}
+
+// sweepLock removes the lock file of a sandbox that is deleted. Each call for a container in it opens the file, and makes
+// it anew: such a call may come later than the sweep of the sandbox's own container, where both end together. The lock
+// of a sandbox that is there stays.
+func (b *Engine) sweepLock(sandbox string) error {
+	if sandbox == "" {
+		return nil
+	}
+	left, err := b.states(sandbox)
+	if err != nil || len(left) != 1 || filepath.Ext(left[0]) != ".lock" {
+		return err
+	}
+	if err := os.Remove(left[0]); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Abort kills and removes what there is of a container.

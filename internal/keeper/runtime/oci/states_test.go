@@ -47,3 +47,35 @@ func TestWhatARuntimeHasOfAContainerIsNotTakenForNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestTheLockOfADeletedSandboxIsRemoved: a call for a container in it makes the file anew.
+func TestTheLockOfADeletedSandboxIsRemoved(t *testing.T) {
+	for _, c := range []struct{ before, after []string }{
+		{before: nil, after: nil},
+		{before: []string{"p_sandbox:p.lock"}, after: nil},
+		{before: []string{"p_sandbox:p.lock", "p_sandbox:p.state"}, after: []string{"p_sandbox:p.lock", "p_sandbox:p.state"}},
+		{before: []string{"p_sandbox:p.state"}, after: []string{"p_sandbox:p.state"}},
+		{before: []string{"q_sandbox:q.lock"}, after: []string{"q_sandbox:q.lock"}},
+	} {
+		root := t.TempDir()
+		for _, name := range c.before {
+			if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := New("", nil, &record.Container{Sandbox: "p", RuntimeRoot: root}).sweepLock("p"); err != nil {
+			t.Error(err)
+		}
+		entries, err := os.ReadDir(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var after []string
+		for _, e := range entries {
+			after = append(after, e.Name())
+		}
+		if !slices.Equal(after, c.after) {
+			t.Errorf("of %v is left %v", c.before, after)
+		}
+	}
+}
