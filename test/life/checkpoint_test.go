@@ -401,10 +401,17 @@ func TestWhatARestoredProcessCannotHaveIsRefused(t *testing.T) {
 	n := checkpointNode(t, "")
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "c.tar")
-	c := nodetest.RunPod(t, n).Run(counting)
+	volume := func(readonly bool) nodetest.ContainerEdit {
+		return nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/data", Readonly: readonly})
+	}
+	c := nodetest.RunPod(t, n).Run(counting, volume(false))
 	waitCount(t, c, 1)
 	checkpoint(t, n, c, archive)
 	p := nodetest.RunPod(t, n)
+	if _, err := p.TryCreate(fromArchive(archive), volume(true)); status.Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "the option ro of the mount at /data") {
+		t.Errorf("a read-only volume: %v", err)
+	}
 	for what, edit := range map[string]nodetest.ContainerEdit{
 		"mounts": nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/extra"}),
 		"user":   nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 7} }),
@@ -418,7 +425,7 @@ func TestWhatARestoredProcessCannotHaveIsRefused(t *testing.T) {
 		"no_new_privs": nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.NoNewPrivs = true }),
 		"stdin":        func(c *cri.ContainerConfig) { c.Stdin = true },
 	} {
-		_, err := p.TryCreate(fromArchive(archive), edit)
+		_, err := p.TryCreate(fromArchive(archive), volume(false), edit)
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}

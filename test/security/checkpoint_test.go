@@ -219,6 +219,9 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 			if r, err := c.Exec(60, "sh", "-c", "cat /host/secret"); err == nil {
 				b.unread(t, claim, string(r.Stdout))
 			}
+			if r, err := c.Exec(60, "touch", "/kept/touched"); err == nil && r.ExitCode == 0 {
+				t.Errorf("%s: it writes to a volume that the request gives read-only", claim)
+			}
 			confined(t, c, other)
 			sets := capabilitySets(t, c.Sh("cat /proc/1/status"))
 			if sets["CapEff"]&(1<<21) != 0 { // CAP_SYS_ADMIN
@@ -245,6 +248,8 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 		"without a filter":    {unconfined, filter},
 		"as root":             {nil, as(1000, 1000)},
 		"with another volume": {volume(b.path, "/host"), volume(other, "/host")},
+		"with a writable volume": {volume(other, "/kept"),
+			nodetest.Mounts(&cri.Mount{HostPath: other, ContainerPath: "/kept", Readonly: true})},
 	} {
 		var had, gets []nodetest.ContainerEdit
 		if edits[0] != nil {

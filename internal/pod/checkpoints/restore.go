@@ -266,6 +266,13 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 			return re.differ(what, is, was)
 		}
 	}
+	if err := re.sameOptions(cfg, spec); err != nil {
+		return err
+	}
+	if was, is := old.Linux.Seccomp, spec.Linux.Seccomp; is != nil && permits(was.DefaultAction) &&
+		!permits(is.DefaultAction) {
+		return re.differ("the default action of the seccomp filter", is.DefaultAction, was.DefaultAction)
+	}
 	if more := moreCapabilities(spec, old); len(more) > 0 {
 		return re.differ("capabilities", "without "+strings.Join(more, ", "), "with them")
 	}
@@ -291,6 +298,58 @@ func mountPoints(spec *specs.Spec) []string {
 		points[filepath.Clean(m.Destination)] = true
 	}
 	return slices.Sorted(maps.Keys(points))
+}
+
+// sameOptions refuses mounts with other restrictions than those that were written down: CRIU mounts what the request
+// names, but with the flags that the mounts of the checkpoint had. Of what the runtime mounts itself, the other flags
+// than ro differ between runtimes.
+func (re *Restoring) sameOptions(cfg *model.ContainerConfig, spec *specs.Spec) error {
+	volumes := map[string]bool{}
+	for _, m := range cfg.Mounts {
+		volumes[filepath.Clean(m.ContainerPath)] = true
+	}
+	was, is := restrictions(re.info.Spec), restrictions(spec)
+	for _, at := range slices.Sorted(maps.Keys(is)) {
+		for _, option := range []string{"ro", "rro", "nosuid", "nodev", "noexec"} {
+			if is[at][option] != was[at][option] && (option == "ro" || volumes[at]) {
+				return re.differ("the option "+option+" of the mount at "+at, is[at][option], was[at][option])
+			}
+		}
+	}
+	return nil
+}
+
+// restrictions are the options by which each mount gives less. The last one of opposites holds.
+func restrictions(spec *specs.Spec) map[string]map[string]bool {
+	found := map[string]map[string]bool{}
+	for _, m := range spec.Mounts {
+		has := map[string]bool{}
+		for _, option := range m.Options {
+			switch option {
+			case "ro":
+				has["ro"] = true
+			case "rro":
+				has["ro"], has["rro"] = true, true
+			case "rw", "rrw":
+				has["ro"], has["rro"] = false, false
+			case "nosuid", "nodev", "noexec":
+				has[option] = true
+			case "rnosuid", "rnodev", "rnoexec":
+				has[option[1:]] = true
+			case "suid", "dev", "exec":
+				has["no"+option] = false
+			case "rsuid", "rdev", "rexec":
+				has["no"+option[1:]] = false
+			}
+		}
+		found[filepath.Clean(m.Destination)] = has
+	}
+	return found
+}
+
+// permits tells whether a seccomp filter with this default action forbids only what it names.
+func permits(action specs.LinuxSeccompAction) bool {
+	return action == specs.ActAllow || action == specs.ActLog
 }
 
 func devicePaths(spec *specs.Spec) []string {

@@ -34,6 +34,54 @@ func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
 	}
 }
 
+// CRIU gives the mounts and the filter of a checkpoint back as they were, whatever the request says of them. Seen to
+// fail without sameOptions and without the comparison of the default actions.
+func TestARestoredProcessHasTheMountOptionsAndFilterThatTheRequestGives(t *testing.T) {
+	filter := func(action specs.LinuxSeccompAction) *specs.LinuxSeccomp {
+		return &specs.LinuxSeccomp{DefaultAction: action}
+	}
+	spec := func(volume, own string, seccomp *specs.LinuxSeccomp) *specs.Spec {
+		return &specs.Spec{
+			Process: &specs.Process{}, Root: &specs.Root{}, Linux: &specs.Linux{Seccomp: seccomp},
+			Mounts: []specs.Mount{
+				{Destination: "/data/", Options: strings.Fields(volume)}, {Destination: "/sys", Options: strings.Fields(own)},
+			},
+		}
+	}
+	for what, test := range map[string]struct {
+		was, is *specs.Spec
+		refused string // a part of the error; empty: it is not refused
+	}{
+		"same":             {was: spec("rbind ro", "ro", nil), is: spec("ro rprivate rbind", "ro", nil)},
+		"read-only":        {was: spec("", "", nil), is: spec("ro", "", nil), refused: "the option ro of the mount at /data"},
+		"writable":         {was: spec("ro", "", nil), is: spec("rw", "", nil), refused: "the option ro of the mount at /data"},
+		"the last holds":   {was: spec("ro rw", "", nil), is: spec("", "", nil)},
+		"recursively":      {was: spec("ro", "", nil), is: spec("ro rro", "", nil), refused: "rro of the mount at /data"},
+		"as others say it": {was: spec("rro", "", nil), is: spec("ro rro", "", nil)},
+		"noexec":           {was: spec("", "", nil), is: spec("noexec", "", nil), refused: "noexec of the mount at /data"},
+		"nosuid":           {was: spec("", "", nil), is: spec("nosuid", "", nil), refused: "nosuid of the mount at /data"},
+		"nodev":            {was: spec("nodev", "", nil), is: spec("", "", nil), refused: "nodev of the mount at /data"},
+		"own mount, ro":    {was: spec("", "rw", nil), is: spec("", "ro", nil), refused: "ro of the mount at /sys"},
+		"own mount, nodev": {was: spec("", "", nil), is: spec("", "nodev", nil)},
+		"filter, same":     {was: spec("", "", filter(specs.ActErrno)), is: spec("", "", filter(specs.ActErrno))},
+		"filter, stricter": {was: spec("", "", filter(specs.ActErrno)), is: spec("", "", filter(specs.ActAllow))},
+		"filter of nothing": {was: spec("", "", filter(specs.ActAllow)), is: spec("", "", filter(specs.ActErrno)),
+			refused: "the default action of the seccomp filter"},
+		"filter that logs": {was: spec("", "", filter(specs.ActLog)), is: spec("", "", filter(specs.ActErrno)),
+			refused: "the default action of the seccomp filter"},
+	} {
+		re := &Restoring{info: &checkpoint.Info{Spec: test.was, Streams: []string{"/dev/null", "", ""}}}
+		cfg := &model.ContainerConfig{Mounts: []model.Mount{{ContainerPath: "/data"}}}
+		err := re.Fit(cfg, &ocispec.Output{Spec: test.is})
+		if test.refused == "" && err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if test.refused != "" && (!errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), test.refused)) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // TestWhatIsDeletedInAPipeIsNotWaitedFor: the writable layer of a checkpoint may have anything where a deleted file's
 // directory was. Seen to fail with the directory opened as whatever it is: the pipe is waited for without an end.
 func TestWhatIsDeletedInAPipeIsNotWaitedFor(t *testing.T) {
