@@ -23,6 +23,7 @@ import (
 	"berth/internal/checkpoint/archive"
 	"berth/internal/dirtree"
 	"berth/internal/jail"
+	"berth/internal/sparse"
 )
 
 // Names in an archive, and in the directory that one is unpacked to.
@@ -95,14 +96,14 @@ func Write(ctx context.Context, w io.Writer, dir string) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := d.writeFile(tw, name); err != nil {
+		if err := d.writeFile(ctx, tw, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return tw.Close()
 }
 
-func (d *directory) writeFile(tw *tar.Writer, name string) error {
+func (d *directory) writeFile(ctx context.Context, tw *tar.Writer, name string) error {
 	f, err := d.open(name)
 	if err != nil {
 		return err
@@ -124,7 +125,7 @@ func (d *directory) writeFile(tw *tar.Writer, name string) error {
 	if err := tw.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(tw, f, h.Size)
+	_, err = sparse.CopyN(ctx, tw, f, h.Size)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,6 +85,41 @@ func TestAnArchiveIsReadAsItWasWritten(t *testing.T) {
 				t.Errorf("unpacked: %+v, %v", again, err)
 			}
 		})
+	}
+}
+
+// stopper ends a context when a megabyte has been written to it, and counts the bytes.
+type stopper struct {
+	stop    context.CancelFunc
+	written int64
+}
+
+func (s *stopper) Write(b []byte) (int, error) {
+	if s.written += int64(len(b)); s.written > 1<<20 {
+		s.stop()
+	}
+	return len(b), nil
+}
+
+// The memory of a container is one file, and a stop of the container waits for its copy. Seen to fail with io.CopyN in
+// writeFile, and with io.Copy in copyFile.
+func TestACopyOfAFileEndsWithItsContext(t *testing.T) {
+	const size = 4 << 30
+	dir := made(t)
+	if err := os.Truncate(filepath.Join(dir, "checkpoint/pages-1.img"), size); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	w := &stopper{stop: stop} // the file is the only one that is as large
+	if err := Write(ctx, w, dir); !errors.Is(err, context.Canceled) || w.written >= size {
+		t.Errorf("%d bytes were written, %v", w.written, err)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: the checkpoint of a pod has to be root's")
+	}
+	if err := Copy(ctx, dir, filepath.Join(t.TempDir(), "copy"), 1<<40); !errors.Is(err, context.Canceled) {
+		t.Errorf("the copy: %v", err)
 	}
 }
 

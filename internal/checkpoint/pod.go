@@ -2,10 +2,10 @@ package checkpoint
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/sparse"
 )
 
 // PodFile is in the directory of a pod's checkpoint, and says what else is in it. It is written last.
@@ -147,7 +148,7 @@ func (p *Pod) check() error {
 
 // Copy copies the checkpoint of a container, a directory in the layout of an archive, as Unpack would unpack it. The
 // files have at most so many bytes together. All must be plain files that only root can have written to.
-func Copy(from, to string, most uint64) error {
+func Copy(ctx context.Context, from, to string, most uint64) error {
 	source, err := openTrusted(from)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -179,7 +180,7 @@ func Copy(from, to string, most uint64) error {
 			if kind == unix.S_IFDIR {
 				return nil
 			}
-			n, err := source.copyFile(path.Join(sub, name), at, left)
+			n, err := source.copyFile(ctx, path.Join(sub, name), at, left)
 			left -= n
 			return err
 		})
@@ -191,7 +192,7 @@ func Copy(from, to string, most uint64) error {
 }
 
 // copyFile copies a file to a directory, and returns its size, of at most so many bytes.
-func (d *directory) copyFile(name string, to int, most uint64) (uint64, error) {
+func (d *directory) copyFile(ctx context.Context, name string, to int, most uint64) (uint64, error) {
 	in, err := d.open(name)
 	if err != nil {
 		return 0, fmt.Errorf("checkpoint: %w", err)
@@ -213,6 +214,6 @@ func (d *directory) copyFile(name string, to int, most uint64) (uint64, error) {
 		return 0, &fs.PathError{Op: "create", Path: name, Err: err}
 	}
 	out := os.NewFile(uintptr(fd), name)
-	n, err := io.Copy(out, io.LimitReader(in, st.Size()))
-	return uint64(n), errors.Join(err, out.Close())
+	_, err = sparse.Copy(ctx, out, in)
+	return uint64(st.Size()), errors.Join(err, out.Close())
 }

@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/dirtree"
 	"berth/internal/fileattr"
+	"berth/internal/sparse"
 )
 
 const (
@@ -124,7 +125,7 @@ func (d *diff) write(ctx context.Context, root *os.File) error {
 				sub := in.Below(name)
 				return sub, d.directory(sub, full, st)
 			}
-			if err := d.add(in, fd, name, st); err != nil {
+			if err := d.add(ctx, in, fd, name, st); err != nil {
 				return nil, fmt.Errorf("%s: %w", in.PathOf(name), err)
 			}
 			return nil, nil
@@ -171,7 +172,7 @@ func header(kind byte, name string, st *unix.Stat_t, a *fileattr.Attributes) *ta
 }
 
 // add writes what is no directory.
-func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
+func (d *diff) add(ctx context.Context, in *diffDir, fd int, name string, st *unix.Stat_t) error {
 	full, err := d.path(in, name)
 	if err != nil {
 		return err
@@ -191,7 +192,7 @@ func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
 		return nil
 	}
 	if kind == tar.TypeReg {
-		return d.file(in, fd, name, full, st)
+		return d.file(ctx, in, fd, name, full, st)
 	}
 	a, err := fileattr.OfAt(fd, name)
 	if err != nil {
@@ -212,7 +213,7 @@ func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
 	return d.put(h)
 }
 
-func (d *diff) file(in *diffDir, dirFD int, name, full string, st *unix.Stat_t) error {
+func (d *diff) file(ctx context.Context, in *diffDir, dirFD int, name, full string, st *unix.Stat_t) error {
 	first, firstName, err := d.links.First(in, name, st)
 	if err != nil {
 		return err
@@ -249,6 +250,6 @@ func (d *diff) file(in *diffDir, dirFD int, name, full string, st *unix.Stat_t) 
 	if err := d.put(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(d.tw, f, h.Size)
+	_, err = sparse.CopyN(ctx, d.tw, f, h.Size)
 	return err
 }

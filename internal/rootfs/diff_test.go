@@ -163,6 +163,35 @@ func TestHolesWithoutEndAreNotArchived(t *testing.T) {
 	}
 }
 
+// stopper ends a context when a megabyte has been written to it, and counts the bytes.
+type stopper struct {
+	stop    context.CancelFunc
+	written int64
+}
+
+func (s *stopper) Write(b []byte) (int, error) {
+	if s.written += int64(len(b)); s.written > 1<<20 {
+		s.stop()
+	}
+	return len(b), nil
+}
+
+// A container can write a file of any size, and a stop of it waits for the copy of the file. Seen to fail with io.CopyN
+// in file: all of the file was written.
+func TestADiffEndsWithItsContextInAFile(t *testing.T) {
+	const size = 4 << 30
+	dir := t.TempDir()
+	must(t, os.Mkdir(Upper(dir), 0o755))
+	must(t, os.WriteFile(filepath.Join(Upper(dir), "huge"), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(Upper(dir), "huge"), size))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	w := &stopper{stop: stop}
+	if _, err := WriteDiff(ctx, w, dir); !errors.Is(err, context.Canceled) || w.written >= size {
+		t.Errorf("%d bytes were written, %v", w.written, err)
+	}
+}
+
 // TestWhatADiffKeepsInMemoryIsBounded: files with several names, and those that are deleted.
 func TestWhatADiffKeepsInMemoryIsBounded(t *testing.T) {
 	asroot.Need(t, "device nodes")

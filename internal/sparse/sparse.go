@@ -50,18 +50,23 @@ func run(ctx context.Context, to, from *os.File, begin, end int64) (n int64, err
 			return 0, err
 		}
 	}
-	for at := begin; at < end; {
+	n, err = CopyN(ctx, to, from, end-begin) // the kernel copies, where it can
+	if errors.Is(err, io.EOF) {
+		err = nil // it became shorter
+	}
+	return n, err
+}
+
+// CopyN copies n bytes, as io.CopyN does, and holes as zeros. The end of the context ends it.
+func CopyN(ctx context.Context, to io.Writer, from io.Reader, n int64) (done int64, err error) {
+	for done < n {
 		if err := ctx.Err(); err != nil {
-			return n, err
+			return done, err
 		}
-		some, err := io.CopyN(to, from, min(piece, end-at)) // the kernel copies, where it can
-		n, at = n+some, at+some
-		if errors.Is(err, io.EOF) {
-			return n, nil // it became shorter
-		}
-		if err != nil {
-			return n, err
+		some, err := io.CopyN(to, from, min(piece, n-done))
+		if done += some; err != nil {
+			return done, err
 		}
 	}
-	return n, nil
+	return done, nil
 }

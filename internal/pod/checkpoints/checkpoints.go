@@ -27,6 +27,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
+	"berth/internal/sparse"
 	"berth/internal/undo"
 )
 
@@ -142,7 +143,7 @@ func (k *Checkpointer) copyFiles(ctx context.Context, c *record.ContainerEntry, 
 	if r.LogPath == "" {
 		return deleted, nil
 	}
-	return deleted, copyFile(r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
+	return deleted, copyFile(ctx, r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
 }
 
 // describe writes who the container is.
@@ -193,21 +194,23 @@ func openRegular(name string) (*os.File, error) {
 }
 
 // copyFile copies a regular file.
-func copyFile(from, to string, mode fs.FileMode) error {
+func copyFile(ctx context.Context, from, to string, mode fs.FileMode) error {
 	in, err := openRegular(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	return writeFile(in, to, mode)
+	return writeFile(to, mode, func(out *os.File) error {
+		_, err := sparse.Copy(ctx, out, in)
+		return err
+	})
 }
 
-// writeFile writes a regular file, and follows no link to another.
-func writeFile(in io.Reader, to string, mode fs.FileMode) error {
+// writeFile has a regular file written, and follows no link to another.
+func writeFile(to string, mode fs.FileMode, write func(*os.File) error) error {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return errors.Join(write(out), out.Close())
 }

@@ -40,6 +40,18 @@ func (s *oneImage) AddReference(string, string) (*image.Layers, error) {
 
 func (s *oneImage) UnpackTar(context.Context, string, io.Reader) error { return nil }
 
+// A log may be of any size, and its container stands still while it is copied. Seen to fail with io.Copy.
+func TestTheCopyOfALogEndsWithItsContext(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "log"), "a line\n")
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	err := copyFile(ctx, filepath.Join(dir, "log"), filepath.Join(dir, "copy"), 0o600)
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 func newCheckpointer(t *testing.T) *Checkpointer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)

@@ -136,7 +136,7 @@ func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Rest
 	var err error
 	switch {
 	case re.directory != "":
-		err = checkpoint.Copy(re.directory, re.Dir, k.Settings().MaxBytes)
+		err = checkpoint.Copy(ctx, re.directory, re.Dir, k.Settings().MaxBytes)
 	case re.CheckpointImage == "":
 		err = checkpoint.Unpack(ctx, k.Jail, filepath.Clean(re.Source), re.Dir, k.Settings().MaxBytes)
 	default:
@@ -415,7 +415,10 @@ func ContinueLog(r *record.Container) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(tail, r.LogPath, 0o640)
+	return writeFile(r.LogPath, 0o640, func(out *os.File) error {
+		_, err := io.Copy(out, tail)
+		return err
+	})
 }
 
 // lastLines is the end of a file from the beginning of a line on, with at most so many bytes.
