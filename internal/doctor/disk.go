@@ -82,7 +82,7 @@ func checkState(_ context.Context, cfg Config) Finding {
 type Unsynced struct {
 	Layers  int
 	Since   time.Time // when a sync was asked for that is not over; zero: none was
-	Failure string    // of the last sync; empty: it has not failed
+	Failure string    // of the last sync, or of one that has left layers in doubt; empty: none
 	Synced  time.Time // when the daemon has synced last; zero: never, or it is too old to tell
 }
 
@@ -107,7 +107,7 @@ func checkSync(_ context.Context, cfg Config) Finding {
 	switch {
 	case u.Failure != "":
 		return poor(detail+": "+u.Failure,
-			"Their images must be pulled again after a reboot. berthd tries again every 30 seconds.\n"+
+			"Their images must be pulled again after a reboot, unless a sync that berthd tries every 30 seconds succeeds.\n"+
 				"Look for errors of the disk: dmesg --level=err,warn")
 	case u.Layers == 0:
 		return good("all layers of images are on disk" + u.synced())

@@ -30,16 +30,19 @@ type index struct {
 	lost       map[string]*lostImage
 	next       uint64 // number of the next layer directory
 	// busy has directories that are being made or removed, and those that newHome has found in its way: they stay.
-	busy   map[string]bool
-	closed bool
-	events eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
+	busy map[string]bool
+	// doubtful has the directories of layers that were not synced, or being made, when a sync failed. The kernel gives
+	// up pages that it could not write, and later syncs succeed: such a layer is never known to be on disk.
+	doubtful map[string]bool
+	closed   bool
+	events   eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
 }
 
 func newIndex() *index {
 	return &index{
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
 		jobs: map[jobKey]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1,
-		busy: map[string]bool{}, lost: map[string]*lostImage{},
+		busy: map[string]bool{}, doubtful: map[string]bool{}, lost: map[string]*lostImage{},
 	}
 }
 
@@ -245,6 +248,18 @@ func (x *index) keepsDocument(document digest.Digest, not string) bool {
 		}
 	}
 	return false
+}
+
+// doubt puts all layers into doubt that are not known to be on disk. index.mu is held.
+func (x *index) doubt() {
+	for n := range x.busy {
+		x.doubtful[n] = true
+	}
+	for _, l := range x.layers {
+		if l.Boot != "" {
+			x.doubtful[l.N] = true
+		}
+	}
 }
 
 func (x *index) image(id string) *imageRecord {

@@ -166,18 +166,41 @@ func (d *layerDirs) recorded() (found map[string]layerRecord, unread []error, er
 // after the next boot.
 const syncedFile = "synced"
 
+// doubtfulFile is made beside fs if a sync has failed before fs was synced: see index.doubtful. It holds for the boot in
+// which the layer was written, since the layer is not used after that.
+const doubtfulFile = "doubtful"
+
 func (d *layerDirs) noteSynced(n string) {
+	if err := d.mark(n, syncedFile); err != nil {
+		d.log.Warn("a layer would not be found again without the images' database", "layer", n, "error", err)
+	}
+}
+
+// noteDoubtful marks a layer that is in doubt.
+func (d *layerDirs) noteDoubtful(n string) {
+	if err := d.mark(n, doubtfulFile); err != nil {
+		d.log.Warn("a layer may be taken for synced after a restart of berthd, though a sync has failed", "layer", n,
+			"error", err)
+	}
+}
+
+// mark makes an empty file beside a layer.
+func (d *layerDirs) mark(n, name string) error {
 	dir := d.home(n)
 	if _, err := os.Lstat(filepath.Join(dir, layerFileName)); err != nil || d.within(n) != nil {
-		return // it is being removed, or out of reach
+		return nil // it is being removed, or out of reach
 	}
-	f, err := os.OpenFile(filepath.Join(dir, syncedFile), os.O_CREATE|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
 		err = f.Close()
 	}
-	if err != nil {
-		d.log.Warn("a layer would not be found again without the images' database", "layer", n, "error", err)
-	}
+	return err
+}
+
+// isDoubtful tells whether a layer was marked as being in doubt.
+func (d *layerDirs) isDoubtful(n string) bool {
+	_, err := os.Lstat(filepath.Join(d.home(n), doubtfulFile))
+	return err == nil
 }
 
 // remove removes the directory of a layer. The mark of a complete layer goes first: a crash in the middle must not

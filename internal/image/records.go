@@ -315,6 +315,7 @@ func (s *Store) load() error {
 				return fmt.Errorf("layer %s: %w", r.Key, err)
 			}
 			s.index.layers[r.Key] = &layer{layerRecord: r, recorded: true}
+			s.index.doubtful[r.N] = r.Boot != "" && s.dirs.isDoubtful(r.N)
 			return nil
 		})
 		if err != nil {
@@ -400,6 +401,7 @@ func (s *Store) adopt() error {
 			return fmt.Errorf("layer %s: %w", r.Key, err)
 		}
 		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true}
+		s.index.doubtful[n] = s.dirs.isDoubtful(n)
 	}
 	for _, l := range s.index.layers {
 		if l.Depends {

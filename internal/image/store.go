@@ -155,6 +155,8 @@ type Store struct {
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 	syncs  *disk.Flusher
+
+	syncing syncing
 }
 
 // Open opens the store in Config.Root, and makes it where there is none. One process at a time has it open.
@@ -188,6 +190,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot, index: newIndex(), pool: ranges.NewPool(cfg.Ranges),
+		syncing: syncing{fs: unix.Syncfs},
 	}
 	s.syncs = disk.NewFlusher(s.sync,
 		func(err error) { s.log.Warn("images are not known to be on disk", "error", err) }, syncRetry)

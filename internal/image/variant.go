@@ -108,6 +108,9 @@ func (s *Store) variant(
 	defer s.index.mu.Unlock()
 	delete(s.index.busy, n)
 	s.index.layers[key] = v
+	if s.index.doubtful[l.N] { // the variant has the same files, by hard links
+		s.index.doubtful[n] = true
+	}
 	return v, nil
 }
 
@@ -238,7 +241,7 @@ func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err
 	if err == nil {
 		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db
 		// alone, for this layer.
-		err = onlyHas(v.home, append(keep, stagingDir, syncedFile, layertar.FileName))
+		err = onlyHas(v.home, append(keep, stagingDir, syncedFile, doubtfulFile, layertar.FileName))
 	}
 	if err != nil {
 		return nil, used, err
