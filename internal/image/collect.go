@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 )
 
@@ -30,9 +31,11 @@ func (s *Store) dropUnneeded(ctx context.Context) error {
 		}
 	}
 	layers := make([][]*layer, len(images))
+	documents := make([][]digest.Digest, len(images))
 	for i, r := range images {
 		if r.Removed {
 			layers[i] = s.index.drop(r)
+			documents[i] = s.index.ownDocuments(r)
 			continue
 		}
 		images[i] = r.with(func(c *imageRecord) { c.Replaced = nil })
@@ -41,7 +44,7 @@ func (s *Store) dropUnneeded(ctx context.Context) error {
 	s.index.mu.Unlock()
 	for i, r := range images {
 		if r.Removed {
-			errs = append(errs, s.db.forget(r, layers[i]))
+			errs = append(errs, s.db.forget(r, documents[i], layers[i]))
 		} else {
 			errs = append(errs, s.db.shrink(r, layers[i]))
 			s.keepLater(r.ID)

@@ -93,10 +93,10 @@ func (d *database) dropImage(id string) {
 	}
 }
 
-// forget takes an image, and layers that nothing needs, out of the database. Their directories go afterwards,
-// whatever the database says: on a full disk it may have no room for a change, and what is recorded but not there is
-// found out by Open. database.commit is held.
-func (d *database) forget(r *imageRecord, unused []*layer) error {
+// forget takes an image, documents that no other image has, and layers that nothing needs out of the database. The
+// directories of these go afterwards, whatever the database says: on a full disk it may have no room for a change, and
+// what is recorded but not there is found out by Open. database.commit is held.
+func (d *database) forget(r *imageRecord, documents []digest.Digest, unused []*layer) error {
 	d.dropImage(r.ID)
 	return d.update(func(tx *bolt.Tx) error {
 		if err := tx.Bucket(bucketImages).Delete([]byte(r.ID)); err != nil {
@@ -107,10 +107,12 @@ func (d *database) forget(r *imageRecord, unused []*layer) error {
 				return err
 			}
 		}
-		if err := tx.Bucket(bucketBlobs).Delete([]byte(r.Manifest)); err != nil {
-			return err
+		for _, document := range documents {
+			if err := tx.Bucket(bucketBlobs).Delete([]byte(document)); err != nil {
+				return err
+			}
 		}
-		return tx.Bucket(bucketBlobs).Delete([]byte(r.ID))
+		return nil
 	})
 }
 

@@ -239,10 +239,23 @@ func (x *index) pulledFrom(repository string, document digest.Digest) bool {
 	return false
 }
 
+// ownDocuments are the manifest and the configuration of an image, but for those that another image has too: a document
+// may be the manifest of one image and the configuration of another. index.mu is held.
+func (x *index) ownDocuments(r *imageRecord) []digest.Digest {
+	return slices.DeleteFunc([]digest.Digest{r.Manifest, digest.Digest(r.ID)}, func(document digest.Digest) bool {
+		return x.keepsDocument(document, r.ID)
+	})
+}
+
 // keepsDocument tells whether a manifest or a configuration is that of an image other than the one of this ID. index.mu
 // is held.
 func (x *index) keepsDocument(document digest.Digest, not string) bool {
 	for id, r := range x.images {
+		if id != not && (r.Manifest == document || id == document.String()) {
+			return true
+		}
+	}
+	for id, r := range x.lost { // whose records stay in the database
 		if id != not && (r.Manifest == document || id == document.String()) {
 			return true
 		}

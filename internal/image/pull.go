@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
@@ -305,24 +306,33 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 				return err
 			}
 		}
+		// Documents come before records of images, which putImage takes from them. Also those of an image that is here
+		// may be missing: earlier versions removed them with another image that had the same.
+		documents := map[digest.Digest][]byte{}
+		if src.Artifact == nil { // the configuration of an artifact is a blob
+			documents[digest.Digest(r.ID)] = src.RawConfig
+		}
+		if r.Manifest == src.Manifest.Digest {
+			documents[r.Manifest] = src.RawManifest
+		}
+		blobs := tx.Bucket(bucketBlobs)
+		for document, data := range documents {
+			if blobs.Get([]byte(document)) != nil {
+				continue
+			}
+			if err := blobs.Put([]byte(document), data); err != nil {
+				return err
+			}
+		}
 		for _, c := range changed {
 			if err := putImage(tx, c); err != nil {
 				return err
 			}
 		}
 		if stale {
-			if err := tx.Bucket(bucketBlobs).Delete([]byte(before)); err != nil {
-				return err
-			}
+			return blobs.Delete([]byte(before))
 		}
-		if !fresh && !replaced {
-			return nil
-		}
-		if src.Artifact != nil { // its configuration is a blob
-			return tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.RawManifest)
-		}
-		return errors.Join(tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.RawManifest),
-			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.RawConfig))
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("record image: %w", disk.Exhausted(err))

@@ -344,11 +344,13 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	}
 	held := s.index.referenced(r.ID)
 	var unused []*layer
+	var documents []digest.Digest
 	removed := r.with(func(c *imageRecord) { c.Removed = true })
 	if held {
 		s.index.replace(removed)
 	} else {
 		unused = s.index.drop(r)
+		documents = s.index.ownDocuments(r)
 	}
 	s.index.mu.Unlock()
 
@@ -357,7 +359,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 			s.keepLater(r.ID)
 		}
 	} else {
-		err = s.db.forget(r, unused)
+		err = s.db.forget(r, documents, unused)
 	}
 	if disk.Full(err) { // even the room that keepRoom has taken is used up
 		const event = "a removed image is still in the database, and is there again after a restart if all of its layers are"
