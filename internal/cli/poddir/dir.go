@@ -428,14 +428,34 @@ func bind(from, to string, directory bool) error {
 	switch {
 	case err != nil:
 	case directory:
-		err = os.MkdirAll(to, 0o755)
+		err = os.Mkdir(to, 0o755)
 	default:
-		err = os.WriteFile(to, nil, 0o644)
+		var file *os.File
+		if file, err = os.OpenFile(to, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o644); err == nil {
+			err = file.Close()
+		}
 	}
 	if err != nil {
 		return err
 	}
 	return unix.Mount(from, to, "", unix.MS_BIND, "")
+}
+
+// unbind removes what bind has made at a place. A container that runs has its own copy of the mount.
+func unbind(at string) error {
+	for {
+		err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			break // nothing is mounted there
+		}
+		if err != nil {
+			return &fs.PathError{Op: "unmount", Path: at, Err: err}
+		}
+	}
+	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Hosts is the mount of the pod's hosts file that WriteHosts has written; nil: it has not.

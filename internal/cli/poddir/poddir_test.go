@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/manifest"
 )
@@ -246,6 +247,61 @@ func TestTheDirectoriesOfASubPathAreLikeTheirVolume(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(root, "there")); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: a directory that was there has mode %v (%v)", name, info.Mode(), err)
 		}
+	}
+}
+
+// TestAnAttemptThatIsTriedAgainKeepsTheFilesOfItsVolumes: a container that could not be made is tried again under the
+// number of the same attempt, whose sub-paths are mounted already. Seen to fail while the place of the mount was opened
+// like a new file: that emptied the file of the volume.
+func TestAnAttemptThatIsTriedAgainKeepsTheFilesOfItsVolumes(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	volume := t.TempDir()
+	file, directory := filepath.Join(volume, "file"), filepath.Join(volume, "directory")
+	if err := errors.Join(os.WriteFile(file, []byte("data"), 0o644), os.Mkdir(directory, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	pin := func() []*cri.Mount {
+		t.Helper()
+		mounts, err := dir.Mounts("c", 0, []corev1.VolumeMount{{Name: "v", MountPath: "/f", SubPath: "file"},
+			{Name: "v", MountPath: "/d", SubPath: "directory"}}, Volumes{"v": {Path: volume}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return mounts
+	}
+	check := func(attempt int) {
+		t.Helper()
+		if data, err := os.ReadFile(file); err != nil || string(data) != "data" {
+			t.Errorf("the file of the volume has %q (%v)", data, err)
+		}
+		if n := mountsBelow(t, dir.subPaths("c", attempt)); n != 2 {
+			t.Errorf("attempt %d has %d mounts, want one for each of its two sub-paths", attempt, n)
+		}
+	}
+	pin()
+	pin()
+	check(0)
+	for range 2 {
+		mounts := pin()
+		if err := dir.Repin("c", 0, 1, mounts); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(mounts[0].HostPath); err != nil || string(data) != "data" {
+			t.Errorf("the next attempt finds %q (%v)", data, err)
+		}
+	}
+	check(1)
+	// What was a file is a directory by now, and the other way round.
+	if err := errors.Join(os.Remove(directory), os.Rename(file, directory), os.Mkdir(file, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	mounts := pin()
+	if info, err := os.Stat(mounts[0].HostPath); err != nil || !info.IsDir() {
+		t.Errorf("a directory in the place of a file: %v", err)
+	}
+	if data, err := os.ReadFile(mounts[1].HostPath); err != nil || string(data) != "data" {
+		t.Errorf("a file in the place of a directory: %q, %v", data, err)
 	}
 }
 
