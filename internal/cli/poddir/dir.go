@@ -405,26 +405,35 @@ func openSubPath(volume, sub string) (*os.File, error) {
 	}
 }
 
-// makeDirectory makes a directory in another one, with a mode that no umask changes, and opens it.
+// makeDirectory makes a directory in another one, with a mode that no umask changes, and opens it. One that is there
+// by now is opened as it is.
 func makeDirectory(in *os.File, name string, mode uint32) (*os.File, error) {
-	if err := unix.Mkdirat(int(in.Fd()), name, mode); err != nil {
-		return nil, &fs.PathError{Op: "mkdirat", Path: filepath.Join(in.Name(), name), Err: err}
+	made := unix.Mkdirat(int(in.Fd()), name, mode)
+	if made != nil && !errors.Is(made, unix.EEXIST) { // another pod may have made it meanwhile
+		return nil, &fs.PathError{Op: "mkdirat", Path: filepath.Join(in.Name(), name), Err: made}
 	}
 	fd, err := unix.Openat(int(in.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "openat", Path: filepath.Join(in.Name(), name), Err: err}
 	}
-	made := os.NewFile(uintptr(fd), filepath.Join(in.Name(), name))
-	if err := unix.Fchmod(fd, mode); err != nil {
-		made.Close()
-		return nil, &fs.PathError{Op: "chmod", Path: made.Name(), Err: err}
+	dir := os.NewFile(uintptr(fd), filepath.Join(in.Name(), name))
+	if made != nil {
+		return dir, nil // its mode is the business of whoever has made it
 	}
-	return made, nil
+	if err := unix.Fchmod(fd, mode); err != nil {
+		dir.Close()
+		return nil, &fs.PathError{Op: "chmod", Path: dir.Name(), Err: err}
+	}
+	return dir, nil
 }
 
-// bind mounts a directory or a file at a place that is made for it.
+// bind mounts a directory or a file at a place that is made for it. An earlier try with the same attempt of a container
+// may have left its mount there, which is removed first: a file that was opened for writing there would be the user's.
 func bind(from, to string, directory bool) error {
-	err := os.MkdirAll(filepath.Dir(to), 0o755)
+	err := unbind(to)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
 	switch {
 	case err != nil:
 	case directory:

@@ -305,6 +305,39 @@ func TestAnAttemptThatIsTriedAgainKeepsTheFilesOfItsVolumes(t *testing.T) {
 	}
 }
 
+// TestTwoPodsMayMakeOneSubPath: the pods of a job with parallelism are started side by side, and both may find that the
+// directory is missing. Seen to fail for the one that comes second.
+func TestTwoPodsMayMakeOneSubPath(t *testing.T) {
+	volume := t.TempDir()
+	in, err := os.Open(volume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	for _, mode := range []uint32{0o755, 0o700} { // the second time it is there, with the mode of the first
+		made, err := makeDirectory(in, "out", mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := made.Stat()
+		made.Close()
+		if err != nil || !info.IsDir() || info.Mode().Perm() != 0o755 {
+			t.Errorf("it is %v, %v", info.Mode(), err)
+		}
+	}
+	outside := t.TempDir()
+	if err := errors.Join(os.Symlink(outside, filepath.Join(volume, "link")),
+		os.WriteFile(filepath.Join(volume, "file"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link", "file"} {
+		if made, err := makeDirectory(in, name, 0o755); err == nil {
+			made.Close()
+			t.Errorf("a %s in its place is taken for a directory", name)
+		}
+	}
+}
+
 // TestVariablesCannotLeadASubPathOutOfItsVolume, nor can they make another path of one that a manifest asks for.
 func TestVariablesCannotLeadASubPathOutOfItsVolume(t *testing.T) {
 	s := newStore(t)
