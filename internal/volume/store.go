@@ -276,11 +276,7 @@ func (s *Store) ensure(ctx context.Context, v *volume, f Fill) error {
 		if err != nil || source == nil {
 			return err
 		}
-		empty, err := holdsNothing(source)
-		source.Close()
-		if err != nil || empty {
-			return err
-		}
+		source.Close() // it is of use if nothing is in it, too: the volume gets its owner and mode
 	}
 	if err := s.discardFilling(name); err != nil {
 		return err

@@ -228,6 +228,32 @@ func TestAVolumeIsFilledWhileItIsEmpty(t *testing.T) {
 	}
 }
 
+// TestAnEmptyVolumeHasTheOwnerOfAnEmptyDirectory: an image often has an empty directory of the user whose service keeps
+// its data there. Seen to fail for a volume that was there before: the service could not write to it.
+func TestAnEmptyVolumeHasTheOwnerOfAnEmptyDirectory(t *testing.T) {
+	asroot.Need(t, "chown")
+	s := open(t, t.TempDir())
+	image := filepath.Join(t.TempDir(), "data")
+	if err := errors.Join(os.Mkdir(image, 0o700), os.Chown(image, 1000, 1001)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(t.Context(), "created"); err != nil {
+		t.Fatal(err)
+	}
+	// The image of an earlier container has nothing at the path.
+	use(t, s, "used", "before", Fill{Source: func(context.Context) (*os.File, error) { return nil, nil }})
+	s.Release("before")
+	for _, name := range []string{"created", "used", "new"} {
+		var st unix.Stat_t
+		if err := unix.Stat(use(t, s, name, "c", from(image)), &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Uid != 1000 || st.Gid != 1001 || st.Mode&0o7777 != 0o700 {
+			t.Errorf("volume %s has owner %d:%d and mode %o", name, st.Uid, st.Gid, st.Mode&0o7777)
+		}
+	}
+}
+
 func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	asroot.Need(t, "chown")
 	dir := t.TempDir()
