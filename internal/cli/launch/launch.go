@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -221,15 +222,15 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 	}
 	started := pod.restored[c.Name]
 	if attempt > 0 || started == nil {
-		var request *cri.CreateContainerRequest
-		var err error
-		if request, started, err = l.request(ctx, pod, c, attempt); err != nil {
-			return nil, fail("create", err)
+		var created *cri.CreateContainerResponse
+		request, asked, err := l.request(ctx, pod, c, attempt)
+		if err == nil {
+			created, err = l.create(ctx, request)
 		}
-		created, err := l.create(ctx, request)
 		if err != nil {
-			return nil, fail("create", err)
+			return nil, l.forgetRefused(ctx, pod, c.Name, attempt, fail("create", err))
 		}
+		started = asked
 		started.ID = created.GetContainerId()
 		if err := l.giveClaims(ctx, pod, c); err != nil {
 			return started, fail("create", err)
@@ -289,15 +290,44 @@ func (l *Launcher) begin(ctx context.Context, c *Container) error {
 	return err
 }
 
-// Forget removes all attempts of a container but the last that ended before one, which `berth logs -p` shows: a kubelet
-// keeps one, too.
-func (l *Launcher) Forget(ctx context.Context, pod *Pod, name string, before int) error {
+// forgetRefused removes what the pod's directory has of an attempt whose container was refused, and returns the refusal:
+// a container that is tried every few minutes would leave a mount for each of its sub-paths each time. Where the
+// container may be there, or may still come, all stays.
+func (l *Launcher) forgetRefused(ctx context.Context, pod *Pod, name string, attempt int, refusal error) error {
+	switch connection.Code(refusal) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.AlreadyExists:
+		return refusal
+	}
+	containers, err := l.containers(ctx, pod, name)
+	if err != nil || slices.ContainsFunc(containers, func(c *cri.Container) bool {
+		return int(c.GetMetadata().GetAttempt()) == attempt
+	}) {
+		return refusal
+	}
+	if err := pod.dir.Forget(name, attempt); err != nil {
+		return errors.Join(refusal, err)
+	}
+	return refusal
+}
+
+// containers are the attempts of a container that are there.
+func (l *Launcher) containers(ctx context.Context, pod *Pod, name string) ([]*cri.Container, error) {
 	list, err := l.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 		PodSandboxId: pod.SandboxID, LabelSelector: map[string]string{manifest.LabelContainerName: name}}})
 	if err != nil {
-		return connection.Plain(err)
+		return nil, connection.Plain(err)
 	}
-	for _, c := range list.GetContainers() {
+	return list.GetContainers(), nil
+}
+
+// Forget removes all attempts of a container but the last that ended before one, which `berth logs -p` shows: a kubelet
+// keeps one, too. Of those whose container was never made it removes what is in the pod's directory.
+func (l *Launcher) Forget(ctx context.Context, pod *Pod, name string, before int) error {
+	containers, err := l.containers(ctx, pod, name)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
 		attempt := int(c.GetMetadata().GetAttempt())
 		if attempt >= before-1 {
 			continue
@@ -309,7 +339,7 @@ func (l *Launcher) Forget(ctx context.Context, pod *Pod, name string, before int
 			return err
 		}
 	}
-	return nil
+	return pod.dir.ForgetBefore(name, before-1)
 }
 
 // discard removes what there is of a pod that did not start.

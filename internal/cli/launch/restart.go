@@ -178,7 +178,7 @@ func (l *Launcher) next(ctx context.Context, pod *Pod, request *cri.CreateContai
 		return err
 	}
 	if err := pod.dir.Repin(name, before, attempt, config.GetMounts()); err != nil {
-		return err
+		return l.forgetRefused(ctx, pod, name, attempt, err)
 	}
 	for _, m := range config.GetMounts() {
 		if m.GetHostPath() == filepath.Join(filepath.Dir(message), strconv.Itoa(before)) {
@@ -190,7 +190,7 @@ func (l *Launcher) next(ctx context.Context, pod *Pod, request *cri.CreateContai
 	request.PodSandboxId = pod.SandboxID
 	created, err := l.create(ctx, request)
 	if err != nil {
-		return connection.Plain(err)
+		return l.forgetRefused(ctx, pod, name, attempt, connection.Plain(err))
 	}
 	if err := pod.dir.SaveRequest(name, request); err != nil {
 		return err

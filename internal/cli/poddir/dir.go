@@ -352,6 +352,24 @@ func (d *Dir) Forget(container string, attempt int) error {
 	return remove(d.subPaths(container, attempt))
 }
 
+// ForgetBefore is Forget for all attempts of a container before one.
+func (d *Dir) ForgetBefore(container string, attempt int) error {
+	for _, dir := range []string{filepath.Dir(d.subPaths(container, 0)), filepath.Dir(d.Message(container, 0))} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, entry := range entries {
+			if n, err := strconv.Atoi(entry.Name()); err != nil || n >= attempt {
+				continue
+			} else if err := d.Forget(container, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // pinSubPath resolves a path inside a volume and binds what is found to a place that no container can change. Another
 // container of the pod may write to the volume: between a check of the path and its mount it could put a symbolic link
 // to the host there.
