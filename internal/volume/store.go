@@ -283,7 +283,11 @@ func (s *Store) ensure(ctx context.Context, v *volume, f Fill) error {
 	}
 	filling := s.filling(name)
 	err = Populate(ctx, filling, f)
-	if err == nil && f.Source != nil {
+	empty := true
+	if err == nil {
+		empty, err = isEmpty(filling)
+	}
+	if err == nil && !empty { // after a pull, all of the image's layers may be waiting for the disk
 		err = syncAll(filling)
 	}
 	if err == nil {
@@ -299,8 +303,8 @@ func (s *Store) ensure(ctx context.Context, v *volume, f Fill) error {
 }
 
 // syncAll brings all of the directory's file system to the disk: a volume that a power failure has emptied
-// would not be filled again by a container that finds a part of the content.
-func syncAll(dir string) error {
+// would not be filled again by a container that finds a part of the content. It is a variable for tests.
+var syncAll = func(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -318,10 +322,6 @@ func isEmpty(dir string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	return holdsNothing(f)
-}
-
-func holdsNothing(f *os.File) (bool, error) {
 	names, err := f.Readdirnames(1)
 	if len(names) > 0 {
 		return false, nil

@@ -254,6 +254,27 @@ func TestAnEmptyVolumeHasTheOwnerOfAnEmptyDirectory(t *testing.T) {
 	}
 }
 
+// TestOnlyContentIsBroughtToTheDisk: that writes all of the file system, which takes long right after a pull, and the
+// volume of most images begins empty. Seen to fail where each new volume of a container was synced.
+func TestOnlyContentIsBroughtToTheDisk(t *testing.T) {
+	asroot.Need(t, "chown")
+	synced := 0
+	defer func(sync func(string) error) { syncAll = sync }(syncAll)
+	syncAll = func(string) error { synced++; return nil }
+	s := open(t, t.TempDir())
+	image := t.TempDir()
+	use(t, s, "none", "c", Fill{Source: func(context.Context) (*os.File, error) { return nil, nil }})
+	use(t, s, "empty", "c", from(image))
+	if synced != 0 {
+		t.Errorf("volumes without content were synced %d times", synced)
+	}
+	write(t, image+"/file", "of the image")
+	use(t, s, "full", "c", from(image))
+	if synced != 1 {
+		t.Errorf("a volume with content was synced %d times", synced)
+	}
+}
+
 func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	asroot.Need(t, "chown")
 	dir := t.TempDir()
