@@ -162,7 +162,7 @@ func (a *attachment) wait(ctx context.Context) error {
 }
 
 // awaitAttached waits until the client's output or input has ended (one of the two channels is nil), or until the
-// container has ended and the rest of its output was sent. It returns an error if ctx ends first.
+// container has ended and the rest of its output was sent. It returns an error if ctx ends before.
 func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEnded <-chan struct{}) error {
 	select {
 	case <-outputEnded:
@@ -174,6 +174,7 @@ func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEn
 		select {
 		case <-outputEnded:
 		case <-ctx.Done():
+			return ctx.Err() // a client that still reads has to learn that the rest is missing
 		}
 	case <-ctx.Done():
 		return ctx.Err()

@@ -116,8 +116,11 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	if err != nil {
 		return nil, e.wrap(err)
 	}
-	// A reader that takes nothing more must not hold a command that has ended for longer than its own call lives.
-	io.Wait(ctx)
+	// A reader that takes nothing more must not hold a command that has ended for longer than its own call lives. Its
+	// exit code would tell a client that still reads that it has all of the output.
+	if err := io.Wait(ctx); err != nil {
+		return nil, e.wrap(fmt.Errorf("the command has ended, but not all of its output was sent: %w", err))
+	}
 	return exit, nil
 }
 

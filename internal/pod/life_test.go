@@ -553,6 +553,43 @@ func TestAnExecIsToldHowItWent(t *testing.T) {
 	}
 }
 
+// stuckWriter takes nothing. It ends its client's call with the first write, and returns once that has ended.
+type stuckWriter struct {
+	cut   context.CancelFunc
+	ended chan struct{}
+}
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	w.cut()
+	<-w.ended
+	return len(p), nil
+}
+
+// TestAClientThatIsCutOffDoesNotGetTheSuccessOfItsCommand: the server may end a client's call after the command or the
+// container has ended, and before the client has all of the output.
+func TestAClientThatIsCutOffDoesNotGetTheSuccessOfItsCommand(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	ctx, cancel := context.WithCancel(t.Context())
+	stuck := &stuckWriter{cut: cancel, ended: make(chan struct{})}
+	code, err := n.Exec(ctx, id, ExecOptions{Cmd: []string{"a", "0"}, Stdout: stuck})
+	close(stuck.ended)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("an exec ends with exit code %d and the error %v", code, err)
+	}
+	container, err := n.index.Container(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StopContainer(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	<-container.Exited()
+	if err := awaitAttached(ctx, container, make(chan struct{}), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("an attach ends with the error %v", err)
+	}
+}
+
 func TestAnAttachedClientSeesTheOutputToItsEnd(t *testing.T) {
 	n := newMemoryNode(t)
 	_, id := n.run()

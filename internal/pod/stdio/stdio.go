@@ -119,13 +119,15 @@ func (s *Exec) Start(opts *Client, console *os.File, done <-chan struct{}) {
 	}
 }
 
-// Wait waits until all output is copied, or ctx has ended.
-func (s *Exec) Wait(ctx context.Context) {
+// Wait waits until all output is copied. It returns the error of ctx if that ends before.
+func (s *Exec) Wait(ctx context.Context) error {
 	finished := make(chan struct{})
 	go func() { s.copies.Wait(); close(finished) }()
 	select {
 	case <-finished:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

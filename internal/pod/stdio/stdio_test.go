@@ -68,7 +68,9 @@ func TestAnExecIsReadToItsEnd(t *testing.T) {
 		}
 		f.Close()
 	}
-	e.Wait(t.Context())
+	if err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if out.String() != "out" || errOut.String() != "err" {
 		t.Errorf("the client has read %q and %q", out.String(), errOut.String())
 	}
@@ -97,9 +99,8 @@ func TestADaemonThatHoldsAPipeOpenDoesNotHoldItsExec(t *testing.T) {
 	e.Drain()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	e.Wait(ctx)
-	if ctx.Err() != nil || out.String() != "before the end" {
-		t.Errorf("the client has read %q (%v)", out.String(), ctx.Err())
+	if err := e.Wait(ctx); err != nil || out.String() != "before the end" {
+		t.Errorf("the client has read %q (%v)", out.String(), err)
 	}
 }
 
@@ -124,7 +125,9 @@ func TestAClientThatIsGoneDoesNotStopACommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout.Close()
-	e.Wait(t.Context())
+	if err := e.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestATerminalBeginsWithTheSizeThatItsClientHas, and has no pipes.
