@@ -112,10 +112,10 @@ func (s *Exec) Start(opts *Client, console *os.File, done <-chan struct{}) {
 		}()
 	}
 	if s.out != nil && opts.Stdout != nil {
-		s.copies.Go(func() { copyOutput(opts.Stdout, s.out, done) })
+		s.copies.Go(func() { copyOutput(opts.Stdout, s.out, opts.TTY, done) })
 	}
 	if s.err != nil && opts.Stderr != nil && s.err != s.out {
-		s.copies.Go(func() { copyOutput(opts.Stderr, s.err, done) })
+		s.copies.Go(func() { copyOutput(opts.Stderr, s.err, false, done) })
 	}
 }
 
@@ -151,9 +151,11 @@ func (s *Exec) Close() {
 	}
 }
 
-// copyOutput copies until the end of the stream, or, once done is closed, until the stream has nothing more at the
-// moment.
-func copyOutput(dst io.Writer, src *os.File, done <-chan struct{}) {
+// terminalMost is more than the kernel holds of a terminal's output, in bytes.
+const terminalMost = 128 << 10
+
+// copyOutput copies until the end of the stream, or, once done is closed, what the stream has at that moment.
+func copyOutput(dst io.Writer, src *os.File, terminal bool, done <-chan struct{}) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
@@ -179,13 +181,26 @@ func copyOutput(dst io.Writer, src *os.File, done <-chan struct{}) {
 	if err != nil {
 		return
 	}
-	for {
+	// A process that the command has left behind may write faster than the client reads. So what is still copied is
+	// bounded by what is there now. A terminal does not say how much that is.
+	left := -1 // not known yet
+	for left != 0 {
 		n := 0
-		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) // non-blocking: os.Pipe made it so
+		_ = raw.Control(func(fd uintptr) {
+			if n, _ = unix.Read(int(fd), buf); n <= 0 || left >= 0 { // non-blocking: os.Pipe made it so
+				return
+			}
+			rest := terminalMost
+			if !terminal {
+				rest, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+			}
+			left = n + rest
+		})
 		if n <= 0 {
 			return
 		}
 		_, _ = dst.Write(buf[:n])
+		left = max(left-n, 0)
 	}
 }
 

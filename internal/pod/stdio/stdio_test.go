@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +104,96 @@ func TestADaemonThatHoldsAPipeOpenDoesNotHoldItsExec(t *testing.T) {
 	if err := e.Wait(ctx); err != nil || out.String() != "before the end" {
 		t.Errorf("the client has read %q (%v)", out.String(), err)
 	}
+}
+
+// outrun is a client that is slower than what a daemon writes: whenever it has taken something, the stream is full again.
+type outrun struct {
+	refill func()
+	taken  atomic.Int64
+}
+
+func (o *outrun) Write(p []byte) (int, error) {
+	o.refill()
+	o.taken.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// TestADaemonThatWritesFasterThanTheClientReadsDoesNotHoldItsExec: what the stream has when the command ends is the
+// client's, and not what the daemon writes later.
+func TestADaemonThatWritesFasterThanTheClientReadsDoesNotHoldItsExec(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		t.Run(fmt.Sprintf("terminal=%v", terminal), func(t *testing.T) {
+			slow := &outrun{}
+			client := &Client{TTY: terminal, Stdout: slow}
+			var req keeper.ExecRequest
+			var e Exec
+			defer e.Close()
+			if err := e.Open(client, &req); err != nil {
+				t.Fatal(err)
+			}
+			var daemon, console *os.File
+			if terminal {
+				console, daemon = openTerminal(t)
+			} else {
+				daemon = dup(t, req.Stdout)
+			}
+			defer daemon.Close()
+			e.CloseTheirs()
+			fd := int(daemon.Fd())
+			if err := unix.SetNonblock(fd, true); err != nil {
+				t.Fatal(err)
+			}
+			block := make([]byte, 4096)
+			slow.refill = func() {
+				for {
+					if n, err := unix.Write(fd, block); n <= 0 || err != nil {
+						return
+					}
+				}
+			}
+			slow.refill()
+			done := make(chan struct{})
+			e.Start(client, console, done)
+			close(done)
+			e.Drain()
+			before := slow.taken.Load()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if err := e.Wait(ctx); err != nil {
+				t.Fatalf("the exec has not ended after %d bytes (%v)", slow.taken.Load(), err)
+			}
+			if got := slow.taken.Load() - before; got > terminalMost+2*32<<10 {
+				t.Errorf("the client has got %d bytes after the command's end", got)
+			}
+		})
+	}
+}
+
+// openTerminal returns both sides of a new terminal.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	err = errors.Join(raw.Control(func(fd uintptr) {
+		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
+			n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+	}), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
 }
 
 // deaf takes nothing.
