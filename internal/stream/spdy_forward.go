@@ -69,6 +69,12 @@ func (p *pairs) add(s *spdyStream) {
 	defer p.mu.Unlock()
 	at := p.waiting[key]
 	if at == nil {
+		// The streams that a client has at a time are bounded. One that it has reset does not count among them, and yet
+		// waits here for its other one.
+		if len(p.waiting) >= forwardMost {
+			_ = s.Reset()
+			return
+		}
 		at = &pair{}
 		at.timeout = time.AfterFunc(p.server.cfg.CreationTimeout, func() { p.giveUp(key, at) })
 		p.waiting[key] = at

@@ -317,6 +317,48 @@ func TestAConnectionHasSoManyStreams(t *testing.T) {
 	}
 }
 
+// TestStreamsThatAreResetAtOnceAreNotKeptWithoutBound: they do not count among the streams that a client has, and each
+// waits for its other one.
+func TestStreamsThatAreResetAtOnceAreNotKeptWithoutBound(t *testing.T) {
+	s := start(t, Config{CreationTimeout: time.Hour})
+	client, ours := net.Pipe()
+	defer client.Close()
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	c := newSPDY(ours, bufio.NewReader(ours), s.memory, time.Hour, forwardMost, nil)
+	defer c.close()
+	p := &pairs{forwarder: &forwarder{ctx: t.Context(), server: s}, waiting: map[string]*pair{}}
+	open := func(n int) *spdyStream {
+		stream := newSPDYStream(c, spdy.StreamId(2*n+1), forwardHeader("data", fmt.Sprint(n)))
+		c.mu.Lock()
+		c.streams[stream.id] = stream
+		c.mu.Unlock()
+		return stream
+	}
+	for n := range 2 * forwardMost {
+		stream := open(n)
+		c.forget(stream.id)
+		p.add(stream)
+	}
+	if n := len(p.waiting); n != forwardMost {
+		t.Errorf("%d streams are kept that were reset, want the bound %d", n, forwardMost)
+	}
+	p.add(open(2 * forwardMost))
+	if n := len(c.streams); n != 0 {
+		t.Errorf("a stream for which there is no room stays open")
+	}
+	for key, at := range p.waiting {
+		at.timeout.Stop()
+		p.giveUp(key, at)
+	}
+	stream := open(2*forwardMost + 1)
+	p.add(stream)
+	if at := p.waiting[requestOf(stream)]; at == nil {
+		t.Error("there is no room once the others have been given up")
+	} else {
+		at.timeout.Stop()
+	}
+}
+
 // A client that opens other streams than it should, and goes, leaves nothing behind.
 func TestNothingIsLeftOfClientsThatOpenTooFewStreams(t *testing.T) {
 	s := start(t, Config{CreationTimeout: time.Hour})
