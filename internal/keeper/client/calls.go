@@ -313,6 +313,9 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 			return nil, fmt.Errorf("streams of exec %s: %w", req.ExecID, err)
 		}
 	}
+	if req.Process.Terminal {
+		defer c.awaitConsole(req.ContainerID + "/" + req.ExecID)()
+	}
 	var res *api.ExecResponse
 	again := false
 	err = c.call(ctx, func(conn *connection) error {

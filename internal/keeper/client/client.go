@@ -54,6 +54,7 @@ type Client struct {
 	lastErr    error               // why there is no connection
 	cutOff     map[string][]string // nonces of Run calls whose caller no longer waits, by the container's ID
 	consoles   map[string]*os.File // nil: there was no room for it
+	awaited    map[string]int      // calls that wait for a console, by its ID; a console of no call is closed
 	arrived    chan struct{}       // closed when a console arrives
 }
 
@@ -115,7 +116,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, session: rand.Text(), changed: make(chan struct{}),
-		consoles: map[string]*os.File{}, arrived: make(chan struct{}),
+		consoles: map[string]*os.File{}, awaited: map[string]int{}, arrived: make(chan struct{}),
 	}
 	if !cfg.NoEscrow {
 		warnOfFewDescriptors(cfg.Logger)
@@ -391,7 +392,7 @@ func (c *Client) takeConsole(p *protocol.Packet) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.consoles == nil {
+	if c.consoles == nil || c.awaited[p.ID] == 0 {
 		if f != nil {
 			f.Close()
 		}
@@ -405,7 +406,28 @@ func (c *Client) takeConsole(p *protocol.Packet) {
 	c.arrived = make(chan struct{})
 }
 
-// console waits for the terminal of an exec that has started.
+// awaitConsole has the terminal of an exec kept for console until the returned function is called. The keeper sends the
+// terminal before the program begins, and an exec that fails after that, or whose caller gives up, leaves it behind: an
+// open master keeps its terminal in the kernel, also when the container is gone.
+func (c *Client) awaitConsole(id string) (done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.awaited[id]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.awaited[id]--; c.awaited[id] > 0 {
+			return
+		}
+		delete(c.awaited, id)
+		if f := c.consoles[id]; f != nil {
+			f.Close()
+		}
+		delete(c.consoles, id)
+	}
+}
+
+// console waits for the terminal of an exec that has started, between awaitConsole and the call of its function.
 func (c *Client) console(ctx context.Context, id string) (*os.File, error) {
 	for {
 		c.mu.Lock()

@@ -84,6 +84,43 @@ func TestExecTerminal(t *testing.T) {
 	}
 }
 
+// TestATerminalOfAFailedExecIsClosed: the keeper sends the terminal before the program begins. A client that kept it
+// would take a terminal of the node's (kernel.pty.max) for each such exec, also after the container is gone.
+func TestATerminalOfAFailedExecIsClosed(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	// It is found and executable, so that only execve fails.
+	if err := os.WriteFile(filepath.Join(n.root, "bin/script"), []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := terminals(t)
+	for i := range 5 {
+		p := n.process("/bin/script")
+		p.Terminal = true
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: fmt.Sprint("e", i), Process: p})
+		var failed *keeper.StartError
+		if !errors.As(err, &failed) {
+			t.Fatalf("exec of a script without its interpreter: %v", err)
+		}
+	}
+	n.until("the terminals of failed execs are closed", func() bool { return terminals(t) <= before })
+}
+
+// terminals is how many masters of terminals this process has open.
+func terminals(t *testing.T) (count int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasSuffix(to, "ptmx") {
+			count++
+		}
+	}
+	return count
+}
+
 func TestExecTimeoutKillsEverything(t *testing.T) {
 	n := start(t)
 	n.run(n.request("a", "sleep", "1000"))
