@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,9 +47,23 @@ func TestExecInput(t *testing.T) {
 	}
 }
 
-func TestExecTerminal(t *testing.T) {
-	n := start(t)
-	n.run(n.request("a", "sleep", "1000"))
+func TestExecTerminal(t *testing.T) { testExecTerminal(t, start(t), func(*keeper.RunRequest) {}) }
+
+// TestExecTerminalInTheNodesPIDNamespace: the stage does not fork there, so that its PID is known before it has made the
+// terminal. It was seen to fail where the keeper does not wait for the stage.
+func TestExecTerminalInTheNodesPIDNamespace(t *testing.T) { testExecTerminal(t, start(t), inNodesPIDNamespace) }
+
+func inNodesPIDNamespace(req *keeper.RunRequest) {
+	req.Spec.Linux.Namespaces = slices.DeleteFunc(req.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.PIDNamespace
+	})
+}
+
+func testExecTerminal(t *testing.T, n *node, change func(*keeper.RunRequest)) {
+	t.Helper()
+	req := n.request("a", "sleep", "1000")
+	change(req)
+	n.run(req)
 	p := n.process("sh", "-c", "stty size; read x; stty size; echo got $x")
 	p.Terminal = true
 	res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,9 +93,7 @@ func TestPodInitReaps(t *testing.T) {
 func TestSharedPIDNamespaceIsCleanedUp(t *testing.T) {
 	n := start(t)
 	req := n.request("a", "sh", "-c", "(setsid sleep 4321 &); (setsid sh -c 'sleep 0.05' &); sleep 0.3; exit 3")
-	req.Spec.Linux.Namespaces = slices.DeleteFunc(req.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
-		return ns.Type == specs.PIDNamespace
-	})
+	inNodesPIDNamespace(req)
 	n.run(req)
 	if st := n.ended("a"); st.ExitCode != 3 {
 		t.Errorf("status %+v", st)

@@ -931,7 +931,8 @@ static void __attribute__((noreturn)) run(void)
 		fork_into_pid_namespace();
 		lead_session();
 		set_limits_of_child();
-		if (stage_plan->flags & STAGE_BEGIN)
+		/* Of an exec that has forked, the keeper knows that it is set up as soon as it knows the child. */
+		if (stage_plan->flags & STAGE_BEGIN || !(stage_plan->flags & STAGE_FORK))
 			stage_say(STEP_READY, 0);
 		await();
 		mark();

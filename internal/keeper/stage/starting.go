@@ -34,6 +34,7 @@ type Starting struct {
 	forks         bool // the container's process is a child of spawned
 	// the container's process, a child of the one that was started or that itself; 0: not known yet
 	pid      int
+	waits    bool           // an exec that does not fork has yet to say that it is set up
 	reaped   bool           // spawned, if pid is its child, has been reaped or left to the keeper
 	disowned bool           // the caller reaps the container's process
 	early    map[int]report // reports of processes that hear has not waited for yet
@@ -54,7 +55,7 @@ func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) 
 // Join starts a process that joins a running container. If it has a terminal, all its streams are the terminal, and the
 // master is sent to console.
 func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
-	f := &Starting{proc: proc}
+	f := &Starting{proc: proc, waits: !t.forks()}
 	return f, p.start(f, t.encode, t.forks(), &spawn{
 		namespaces: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
 		inner: t.Inner, clone: t.Clone,
@@ -96,8 +97,8 @@ func (f *Starting) found() {
 // Spawned returns the process that was started, which the caller moves into its cgroup if Setup.Wait is set.
 func (f *Starting) Spawned() int { return f.spawned }
 
-// Start returns the PID of the container's process. If the process enters a PID namespace with other processes, it is
-// completely set up by then, and those processes can see it.
+// Start returns the PID of the container's process. An exec, and an init process that enters a PID namespace with other
+// processes, is completely set up by then, and those processes can see it.
 func (f *Starting) Start() (pid int, err error) {
 	if f.wait {
 		if err := f.release(); err != nil {
@@ -117,6 +118,12 @@ func (f *Starting) Start() (pid int, err error) {
 			return 0, err
 		}
 		f.pid = child
+	}
+	if f.waits {
+		if err := f.Ready(); err != nil {
+			return 0, err
+		}
+		f.waits = false
 	}
 	return f.pid, nil
 }
@@ -146,7 +153,7 @@ var ErrSilent = errors.New("the container's process was killed while it was set 
 // ErrInterrupted is the error after Interrupt.
 var ErrInterrupted = errors.New("the start was interrupted")
 
-// Ready returns when an init process is completely set up.
+// Ready returns when a process that says so, which an init process does, is completely set up.
 func (f *Starting) Ready() error {
 	r, err := f.hear(f.pid)
 	if err == nil && r.Step != C.STEP_READY {
