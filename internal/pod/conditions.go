@@ -31,9 +31,10 @@ const (
 // takes writes; NetworkReady asks the network.
 func (m *Manager) Conditions(ctx context.Context) []Condition {
 	runtime := Condition{Type: "RuntimeReady", Status: true}
-	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
+	// The patience is for the keeper alone: a keeper that is slow leaves the network its time to answer.
+	patience, cancel := context.WithTimeout(ctx, keeperPatience)
 	defer cancel()
-	if _, err := m.cfg.Keeper.List(ctx); err != nil {
+	if _, err := m.cfg.Keeper.List(patience); err != nil {
 		runtime.Status = false
 		runtime.Reason = "KeeperNotReady"
 		runtime.Message = fmt.Sprintf("the keeper does not answer: %v", err)

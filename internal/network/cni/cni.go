@@ -74,10 +74,29 @@ type Networks struct {
 
 	collected bool // by the plugins, or they did not answer; Collect's own
 
-	statusMu sync.Mutex // one question at a time
-	status   error
-	asked    time.Time
-	askedOf  string // file
+	statusMu sync.Mutex
+	status   *answer // the last question; nil: none yet
+	asking   sync.WaitGroup
+	closed   context.Context // of every question
+	end      context.CancelFunc
+}
+
+// answer is what the plugins of a network say about its status. The other fields may be read once done is closed.
+type answer struct {
+	file string
+	done chan struct{}
+	err  error
+	at   time.Time
+}
+
+// holds tells whether the answer need not be asked for again: it is young, or it is still to come.
+func (a *answer) holds() bool {
+	select {
+	case <-a.done:
+		return time.Since(a.at) < statusAge
+	default:
+		return true
+	}
 }
 
 // Result is the result of the plugins.
@@ -102,6 +121,7 @@ func Open(cfg Config) (*Networks, error) {
 		return nil, err
 	}
 	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, joining: map[string]bool{}}
+	n.closed, n.end = context.WithCancel(context.Background())
 	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger, metrics: cfg.Metrics})
 	entries, err := os.ReadDir(cfg.StateDir)
 	if err != nil {
@@ -414,24 +434,41 @@ func (n *Networks) tellKnown(ctx context.Context, list *libcni.NetworkConfigList
 }
 
 // Status asks the plugins of a network whether they can join pods (STATUS of CNI 1.1). The answer is kept for a while.
+// It is for all callers, so the context of one of them ends only that caller's wait, not the plugins.
 func (n *Networks) Status(ctx context.Context, s Selection) error {
 	n.statusMu.Lock()
-	defer n.statusMu.Unlock()
-	if n.askedOf == s.File && time.Since(n.asked) < statusAge {
-		return n.status
+	a := n.status
+	if a == nil || a.file != s.File || !a.holds() {
+		a = &answer{file: s.File, done: make(chan struct{})}
+		n.status = a
+		n.asking.Go(func() { n.ask(s, a) })
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	n.status = n.lib.GetStatusNetworkList(ctx, s.Network)
-	if n.status != nil {
-		n.status = fmt.Errorf("CNI network %s (%s): %w: %w", s.Network.Name, s.File, n.status, errdefs.ErrUnavailable)
+	n.statusMu.Unlock()
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return fmt.Errorf("CNI network %s (%s): wait for the status of its plugins: %w", s.Network.Name, s.File,
+			context.Cause(ctx))
 	}
-	n.asked, n.askedOf = time.Now(), s.File
-	return n.status
 }
 
-// Close ends following the directory.
+func (n *Networks) ask(s Selection, a *answer) {
+	ctx, cancel := context.WithTimeout(n.closed, statusTimeout)
+	defer cancel()
+	if err := n.lib.GetStatusNetworkList(ctx, s.Network); err != nil {
+		a.err = fmt.Errorf("CNI network %s (%s): %w: %w", s.Network.Name, s.File, err, errdefs.ErrUnavailable)
+	}
+	a.at = time.Now()
+	close(a.done)
+}
+
+// Close ends following the directory, and asking plugins for their status.
 func (n *Networks) Close() error {
+	n.end()
+	n.statusMu.Lock()
+	n.asking.Wait()
+	n.statusMu.Unlock()
 	if n.follow != nil {
 		n.follow.close()
 	}
