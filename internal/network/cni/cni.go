@@ -72,6 +72,9 @@ type Networks struct {
 	joining  map[string]bool // pods that Add is about to record
 	gc       chan struct{}   // closed when the plugins have collected; nil: they do not
 
+	orphansMu sync.Mutex      // one search for orphans at a time
+	earlier   map[string]bool // pods that an earlier berthd has recorded; nil: its plugins have ended
+
 	collected bool // by the plugins, or they did not answer; Collect's own
 
 	statusMu sync.Mutex
@@ -120,7 +123,10 @@ func Open(cfg Config) (*Networks, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, err
 	}
-	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, joining: map[string]bool{}}
+	n := &Networks{
+		cfg: cfg, log: cfg.Logger,
+		records: map[string]*record{}, joining: map[string]bool{}, earlier: map[string]bool{},
+	}
 	n.closed, n.end = context.WithCancel(context.Background())
 	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger, metrics: cfg.Metrics})
 	entries, err := os.ReadDir(cfg.StateDir)
@@ -144,7 +150,7 @@ func Open(cfg Config) (*Networks, error) {
 			cfg.Logger.Warn("a record of the pod network is spoilt", "pod_id", id, "error", spoilt)
 			continue
 		}
-		n.records[id] = r
+		n.records[id], n.earlier[id] = r, true
 	}
 	if cfg.ConfDir != "" {
 		n.follow = follow(cfg.ConfDir)
@@ -333,6 +339,9 @@ func (n *Networks) del(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	if err := n.endOrphans(ctx, list.Name, id); err != nil {
+		return err
+	}
 	var fs unix.Statfs_t
 	if unix.Statfs(conf.NetNS, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
 		conf.NetNS = ""
@@ -343,6 +352,9 @@ func (n *Networks) del(ctx context.Context, id string) error {
 	if err := os.Remove(n.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	n.orphansMu.Lock()
+	delete(n.earlier, id) // an ADD that follows is this berthd's
+	n.orphansMu.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.records, id)
