@@ -672,6 +672,23 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	answers("after nft flush ruleset and another pod went")
 }
 
+// Seen to fail without the look at the sysctls in intact.
+func TestForwardingThatOthersSwitchOffIsSwitchedOnAgain(t *testing.T) {
+	b := open(t, Config{Name: "brfwd", StateDir: t.TempDir()})
+	if p := attach(t, b, "p"); len(p.addrs) != 2 {
+		t.Fatalf("addresses: %v, want one of each family", p.addrs)
+	}
+	for _, path := range []string{
+		"net/ipv4/ip_forward", "net/ipv4/conf/brfwd/route_localnet", "net/ipv6/conf/all/forwarding",
+	} {
+		testhost.Check(t, setSysctl(path, "0"))
+		b.check(ctx)
+		if on, err := sysctl(path); err != nil || on != "1" {
+			t.Errorf("%s is %q after the watch, %v", path, on, err)
+		}
+	}
+}
+
 // What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two
 // subscriptions left out and an interval of a minute between checks, and, for the veth, without the look for lost
 // interfaces.

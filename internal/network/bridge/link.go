@@ -573,6 +573,24 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 	return setSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
+// forwards tells whether the sysctls that forward has set still say so. Whoever loads the node's sysctls anew may have
+// set others.
+func forwards(bridge string, v4, v6 bool) (bool, error) {
+	var paths []string
+	if v4 {
+		paths = append(paths, "net/ipv4/ip_forward", "net/ipv4/conf/"+bridge+"/route_localnet")
+	}
+	if v6 {
+		paths = append(paths, "net/ipv6/conf/all/forwarding")
+	}
+	for _, path := range paths {
+		if on, err := sysctl(path); err != nil || on != "1" {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // keepAdvertisedRoutes makes interfaces with a default route from a router advertisement accept further advertisements.
 // A node that forwards ignores them by default, and would lose its default route when that expires.
 func keepAdvertisedRoutes(h *netlink.Handle) error {

@@ -240,7 +240,7 @@ func (s *segment) dismantle() error {
 	return nil
 }
 
-// intact tells whether bridge and table are what they must be. The lock is held.
+// intact tells whether bridge, sysctls and table are what they must be. The lock is held.
 func (s *segment) intact() (bool, error) {
 	s.pods.mu.Lock()
 	users := len(s.pods.records)
@@ -270,11 +270,16 @@ func (s *segment) intact() (bool, error) {
 	s.ports.Lock()
 	defer s.ports.Unlock()
 	rules, ports := s.ports.wanted()
+	var v4, v6 bool
 	for _, cidr := range rules.cidrs {
 		gateway := cidr.Addr().Next()
+		v4, v6 = v4 || gateway.Is4(), v6 || gateway.Is6()
 		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return prefixOf(a.IPNet).Addr() == gateway }) {
 			return false, nil
 		}
+	}
+	if on, err := forwards(s.cfg.Name, v4, v6); err != nil || !on {
+		return false, err
 	}
 	return rules.whole(ports)
 }
