@@ -193,7 +193,8 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File,
 	if err := b.ports.open(r); err != nil {
 		return nil, err
 	}
-	return addrs, forgetFlows(r.hostPorts)
+	b.forgetFlows(r)
+	return addrs, nil
 }
 
 // maxPorts is how many ports a bridge can have: BR_MAX_PORTS in the kernel, less the number that no port has.
@@ -338,9 +339,7 @@ func (b *Bridge) detach(r *record, forget bool) error {
 			return
 		}
 		err := b.ports.close(r)
-		if err := forgetFlows(r.hostPorts); err != nil {
-			b.log.Warn("clients of the pod's UDP host ports may have to wait", "pod", r.Pod, "error", err)
-		}
+		b.forgetFlows(r)
 		ports <- err
 	}()
 	if err := errors.Join(removeLink(r.Link), <-ports); err != nil {

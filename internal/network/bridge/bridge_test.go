@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,6 +226,29 @@ func TestUDPClientsFollowTheHostPortToTheNextPod(t *testing.T) {
 		testhost.Check(t, b.Detach(ctx, name))
 		c.Write([]byte("nobody is there any more"))
 	}
+}
+
+// Seen to fail with the error returned by attach and by openAssigned.
+func TestAKernelThatForgetsNoConnectionsKeepsNoPodOut(t *testing.T) {
+	was := deleteFlows
+	t.Cleanup(func() { deleteFlows = was }) // once the bridge is closed
+	var asked atomic.Int32
+	deleteFlows = func(netlink.ConntrackTableType, netlink.InetFamily, ...netlink.CustomConntrackFilter) (uint, error) {
+		asked.Add(1)
+		return 0, unix.EINVAL // of a kernel without nf_conntrack_netlink
+	}
+	b := open(t, Config{Name: "brflow", StateDir: t.TempDir()})
+	attach(t, b, "new", udp(8053, 53))
+	prepared := Endpoint{ID: "prepared", NetNS: testhost.Namespace(t)}
+	testhost.Check(t, b.Prepare(ctx, prepared))
+	prepared.Ports = []model.PortMapping{udp(8054, 53)}
+	_, err := b.Attach(ctx, prepared)
+	testhost.Check(t, err)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("the kernel was asked %d times, want once for each pod", n)
+	}
+	testhost.Check(t, b.Detach(ctx, "new"))
+	testhost.Check(t, b.Detach(ctx, "prepared"))
 }
 
 func TestAPodCannotReachTheHostsLoopback(t *testing.T) {

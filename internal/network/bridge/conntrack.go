@@ -23,7 +23,18 @@ func (s staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 	})
 }
 
-// forgetFlows removes the tracking entries of the UDP host ports among these. SCTP and TCP find out by themselves.
+// deleteFlows is replaced by a test: no kernel that has what the bridge needs refuses it there.
+var deleteFlows = netlink.ConntrackDeleteFilters
+
+// forgetFlows removes the tracking entries of the UDP host ports of an endpoint. SCTP and TCP find out by themselves. It
+// is for clients of an earlier endpoint that go on sending. The endpoint itself does not need it, so it does not fail
+// where the kernel does not do it: one without nf_conntrack_netlink, for example.
+func (b *Bridge) forgetFlows(r *record) {
+	if err := forgetFlows(r.hostPorts); err != nil {
+		b.log.Warn("clients of the pod's UDP host ports may have to wait", "pod", r.Pod, "error", err)
+	}
+}
+
 func forgetFlows(ports []hostPort) error {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		var stale staleFlows
@@ -35,7 +46,7 @@ func forgetFlows(ports []hostPort) error {
 		if len(stale) == 0 {
 			continue
 		}
-		_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, stale)
+		_, err := deleteFlows(netlink.ConntrackTable, family, stale)
 		if err != nil && !errors.Is(err, unix.EPROTONOSUPPORT) && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("forget the connections of host ports: %w", err)
 		}

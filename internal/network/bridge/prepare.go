@@ -57,7 +57,8 @@ func (b *Bridge) openAssigned(ctx context.Context, r *record) error {
 	if err := b.ports.open(r); err != nil {
 		return err
 	}
-	return forgetFlows(r.hostPorts)
+	b.forgetFlows(r)
+	return nil
 }
 
 // assign makes a prepared record that of a pod. ports says that the pod has host ports.
