@@ -29,8 +29,12 @@ func (n *Networks) endOrphans(ctx context.Context, network, id string) error {
 	if !n.earlier[id] {
 		return nil
 	}
+	pods, err := n.unfinished()
+	if err != nil {
+		return err
+	}
 	for {
-		orphans, err := adding(n.earlier)
+		orphans, err := adding(pods)
 		if err != nil {
 			return err
 		}
@@ -43,6 +47,28 @@ func (n *Networks) endOrphans(ctx context.Context, network, id string) error {
 			return fmt.Errorf("end the CNI plugins of an earlier berthd: %w", err)
 		}
 	}
+}
+
+// unfinished are the pods that an earlier berthd has recorded and of whose ADD libcni has kept no result. What a plugin
+// has left running for a pod that was joined, such as a name server, belongs to that pod. orphansMu is held.
+func (n *Networks) unfinished() (map[string]bool, error) {
+	pods := map[string]bool{}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id := range n.earlier {
+		r := n.records[id]
+		if r == nil {
+			continue
+		}
+		list, _, err := r.runtime()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(n.cachePath(list.Name, id)); err != nil {
+			pods[id] = true
+		}
+	}
+	return pods, nil
 }
 
 // adding returns pidfds of the processes that add one of the pods to a network: plugins, the plugins that these call,

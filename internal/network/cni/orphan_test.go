@@ -95,3 +95,37 @@ touch `+dir+`/held`)
 		t.Error("the address is taken after the pod's DEL")
 	}
 }
+
+// What a plugin has left running for a pod that was joined is no orphan.
+func TestOnlyPodsThatWereNotJoinedHaveOrphans(t *testing.T) {
+	dir := t.TempDir()
+	plugin(t, dir, "slow", "exit 0")
+	conf := `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "slow"}]}`
+	if err := os.WriteFile(filepath.Join(dir, "10-n.conflist"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(orphanConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for _, id := range []string{"joined", "unfinished"} {
+		r, err := newRecord(Attachment{ID: id, Name: id, Namespace: "n"}, n.Selected().Network)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.records[id], n.earlier[id] = r, true
+	}
+	n.earlier["forgotten"] = true
+	cache := n.cachePath("n", "joined")
+	if err := os.MkdirAll(filepath.Dir(cache), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(cache, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := n.unfinished()
+	if err != nil || len(pods) != 1 || !pods["unfinished"] {
+		t.Errorf("%v, %v", pods, err)
+	}
+}
