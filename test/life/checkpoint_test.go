@@ -297,6 +297,47 @@ func TestARestoredProcessEndsWithItsOwnCode(t *testing.T) {
 	r.WaitLog("asked")
 }
 
+// CRIU gives a process its oom_score_adj back only if that is not 0, and then whatever the request says: with 0 the
+// process keeps what it inherits, which is the keeper's. Seen to fail without scoreRestored.
+func TestARestoredProcessHasTheOOMScoreOfItsRequest(t *testing.T) {
+	n := checkpointNode(t, "")
+	keeper, ok := n.KeeperPID()
+	if !ok {
+		t.Fatal("there is no keeper")
+	}
+	file := func(pid int) string { return fmt.Sprintf("/proc/%d/oom_score_adj", pid) }
+	if err := os.WriteFile(file(keeper), []byte("300"), 0); err != nil {
+		t.Fatal(err)
+	}
+	scored := func(score int64) nodetest.ContainerEdit {
+		return func(c *cri.ContainerConfig) {
+			c.Linux.Resources = &cri.LinuxContainerResources{OomScoreAdj: score}
+		}
+	}
+	// The process that writes its number has raised its own score.
+	program := nodetest.Sh("sh -c 'echo 900 >/proc/self/oom_score_adj; while :; do echo $PPID; sleep 0.1; done' & wait")
+	for _, was := range []int64{0, 500} {
+		archive := filepath.Join(t.TempDir(), "c.tar")
+		c := nodetest.RunPod(t, n).Run(program, scored(was))
+		c.WaitLog("1")
+		checkpoint(t, n, c, archive)
+		for _, score := range []int64{0, 700} {
+			r := nodetest.RunPod(t, n).Run(fromArchive(archive), scored(score))
+			pid, err := n.ContainerPID(r.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(file(pid))
+			if want := strconv.FormatInt(score, 10) + "\n"; err != nil || string(got) != want {
+				t.Errorf("with %d at the checkpoint and %d in the request it has %q, %v", was, score, got, err)
+			}
+			if got := r.Sh("cat /proc/[0-9]*/oom_score_adj | grep -c 900"); got == "0" {
+				t.Errorf("with %d at the checkpoint and %d in the request, no process has its own score", was, score)
+			}
+		}
+	}
+}
+
 func TestATerminalAndInputSurviveACheckpoint(t *testing.T) {
 	n := checkpointNode(t, "")
 	archive := filepath.Join(t.TempDir(), "c.tar")

@@ -1,10 +1,14 @@
 package libcontainer
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
@@ -14,6 +18,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,10 +107,11 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 		if err == nil {
 			err = e.with(c, func(lib *libcontainer.Container) error {
 				st, err := lib.State()
-				if err == nil {
-					res.Cgroups = cgroupdir.Recorded(st.CgroupPaths)
+				if err != nil {
+					return err
 				}
-				return err
+				res.Cgroups = cgroupdir.Recorded(st.CgroupPaths)
+				return scoreRestored(lib, res.PID, l.Spec)
 			})
 		}
 		if err == nil {
@@ -127,4 +133,44 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 		c.Log().Warn("remove container that was not restored", "error", derr)
 	}
 	return fmt.Errorf("restore container %s: %w", c.ID(), err)
+}
+
+// scoreRestored gives restored processes the oom_score_adj that the specification asks for. CRIU gives a process what it
+// had, unless that was 0: then the process has what it inherits, which is the keeper's. A process with a higher score
+// than the init process has raised its own, since it shall be killed before others, and keeps it.
+func scoreRestored(lib *libcontainer.Container, init int, spec *specs.Spec) error {
+	score := 0
+	if wanted := spec.Process.OOMScoreAdj; wanted != nil {
+		score = *wanted
+	}
+	initial, err := oomScore(init)
+	if err != nil {
+		return err
+	}
+	for range 2 { // processes may be forked meanwhile
+		pids, err := lib.Processes()
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			had, err := oomScore(pid)
+			if err == nil && had != score && (had <= initial || had < score) {
+				err = os.WriteFile(oomScoreFile(pid), []byte(strconv.Itoa(score)), 0)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func oomScoreFile(pid int) string { return fmt.Sprintf("/proc/%d/oom_score_adj", pid) }
+
+func oomScore(pid int) (int, error) {
+	text, err := os.ReadFile(oomScoreFile(pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(bytes.TrimSpace(text)))
 }
