@@ -338,6 +338,33 @@ func TestARestoredProcessHasTheOOMScoreOfItsRequest(t *testing.T) {
 	}
 }
 
+// CRIU knows no keyrings: restored processes have the session keyring that they inherit. That would be the keeper's, for
+// the restored containers of all pods. Seen to fail without joinKeyring.
+func TestARestoredContainerHasASessionKeyringOfItsOwn(t *testing.T) {
+	keys := func() string {
+		t.Helper()
+		text, err := os.ReadFile("/proc/keys")
+		if err != nil {
+			t.Skip("the kernel has no list of keys:", err)
+		}
+		return string(text)
+	}
+	n := checkpointNode(t, "")
+	archive := filepath.Join(t.TempDir(), "c.tar")
+	c := nodetest.RunPod(t, n).Run(counting)
+	waitCount(t, c, 1)
+	if !strings.Contains(keys(), "_ses."+c.ID) {
+		t.Skip("the list of keys does not have those of containers")
+	}
+	checkpoint(t, n, c, archive)
+	r := nodetest.RunPod(t, n).Run(fromArchive(archive))
+	waitCount(t, r, 1)
+	// A keyring lives as long as a process has it, and only the restored ones can have it.
+	if all := keys(); !strings.Contains(all, "_ses."+r.ID) {
+		t.Errorf("there is no keyring of the restored container %s:\n%s", r.ID, all)
+	}
+}
+
 func TestATerminalAndInputSurviveACheckpoint(t *testing.T) {
 	n := checkpointNode(t, "")
 	archive := filepath.Join(t.TempDir(), "c.tar")

@@ -23,7 +23,10 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/keys"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 )
 
@@ -284,6 +287,7 @@ func criuSaid(call *criuCall) string {
 
 // CRIU makes the one call that its parent asks for, and returns the process's exit code.
 func CRIU() int {
+	goruntime.LockOSThread() // a session keyring is a thread's, see joinKeyring
 	// A process that is restored must not inherit what this one talks to its parent with.
 	for fd := criuRequestFD; fd <= criuConsoleFD; fd++ {
 		unix.CloseOnExec(fd)
@@ -429,6 +433,9 @@ func (call *criuCall) restore(res *criuResult) error {
 	} else {
 		p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
 	}
+	if err := joinKeyring(config, call.ID); err != nil {
+		return err
+	}
 	opts := call.options()
 	if profile := call.Spec.Process.ApparmorProfile; profile != "" {
 		opts.LsmProfile = "apparmor:" + profile
@@ -445,4 +452,29 @@ func (call *criuCall) restore(res *criuResult) error {
 	}
 	res.PID, err = p.Pid()
 	return err
+}
+
+// joinKeyring gives this thread, and criu, which it starts, a session keyring of the container's, as libcontainer gives
+// one to a container's init process. CRIU knows no keyrings: restored processes have the one that they inherit, which
+// would be the keeper's, and that of all other restored containers.
+func joinKeyring(config *configs.Config, id string) error {
+	if config.NoNewKeyring {
+		return nil
+	}
+	if config.ProcessLabel != "" {
+		if err := selinux.SetKeyLabel(config.ProcessLabel); err != nil {
+			return fmt.Errorf("label of the session keyring: %w", err)
+		}
+	}
+	ring, err := keys.JoinSessionKeyring("_ses." + id)
+	if errors.Is(err, unix.ENOSYS) {
+		return nil // a kernel without keyrings
+	}
+	if err != nil {
+		return err
+	}
+	if err := keys.ModKeyringPerm(ring, 0xffffffff, plan.KeyringSearch); err != nil {
+		return fmt.Errorf("permissions of the session keyring: %w", err)
+	}
+	return nil
 }

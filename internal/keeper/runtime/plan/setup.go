@@ -133,7 +133,7 @@ func Setup(
 ) (*stage.Setup, error) {
 	s := &stage.Setup{
 		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
-		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: keyringSearch,
+		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: KeyringSearch,
 	}
 	if config.Umask != nil {
 		s.Umask = *config.Umask
@@ -171,10 +171,10 @@ func Setup(
 	return s, nil
 }
 
-// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH); in a user namespace
+// KeyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH); in a user namespace
 // others may too (KEY_OTH_SEARCH).
 const (
-	keyringSearch         = 0x80000
+	KeyringSearch         = 0x80000
 	keyringSearchByOthers = 0x8
 )
 
