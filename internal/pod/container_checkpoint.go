@@ -57,8 +57,8 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	}
 	// The intent: the archive is written beside its place, and that may be on another file system than all else here.
 	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+record.NewID()[:16])
-	if err := c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = temp }); err != nil {
-		return err
+	if err := m.checkpoints.Begin(c.ContainerEntry, temp, ""); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	err = m.checkpoints.Archive(ctx, c.ContainerEntry, &r, temp, c.LoadSpec)
 	if err == nil {

@@ -40,7 +40,8 @@ type Checkpointer struct {
 	Settings   func() Settings
 	Log        *slog.Logger
 
-	outputs sync.Map // the directories to which checkpoints of pods are being written
+	mu      sync.Mutex
+	outputs map[string]int // see Hold
 }
 
 // Settings are those that can be changed at any time.
@@ -160,23 +161,38 @@ func describe(r *record.Container, spec *specs.Spec, dir string, deleted []strin
 	return checkpoint.WriteMetadata(dir, config, spec, deleted)
 }
 
+// Begin records where a checkpoint of a container is being written: see CheckpointTemp and CheckpointPod in the record.
+// What is left of an earlier one is removed before, since nothing would name it any more.
+func (k *Checkpointer) Begin(c *record.ContainerEntry, temp, pod string) error {
+	if err := k.Clean(c); err != nil {
+		return fmt.Errorf("remove what is left of an earlier checkpoint: %w", err)
+	}
+	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = temp, pod })
+}
+
 // Clean removes what a checkpoint leaves beside its archive, or has left of the checkpoint of a pod. It is idempotent.
+// The files may be on a file system that does not answer.
 func (k *Checkpointer) Clean(c *record.ContainerEntry) error {
 	r := c.Record()
 	if r.CheckpointTemp == "" {
 		return nil
 	}
-	err := os.RemoveAll(filepath.Join(k.Containers.Path(c.ID()), checkpointDir))
+	if err := k.RemoveParts(&r); err != nil {
+		return err
+	}
+	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
+}
+
+// RemoveParts removes the files that a container's record names, as Clean does, for a container that is gone itself.
+func (k *Checkpointer) RemoveParts(r *record.Container) error {
+	err := os.RemoveAll(filepath.Join(k.Containers.Path(r.ID), checkpointDir))
 	err = errors.Join(err, os.RemoveAll(r.CheckpointTemp))
 	if r.CheckpointPod != "" {
 		if rerr := os.Remove(r.CheckpointPod); !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
+	return err
 }
 
 // openRegular opens a regular file. What leads elsewhere or waits for a writer is refused: containers write to the

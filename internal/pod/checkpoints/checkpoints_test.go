@@ -208,6 +208,29 @@ func TestOfAnOldLogTheLastLinesAreKept(t *testing.T) {
 	}
 }
 
+// The record names one checkpoint: what is left of an earlier one is removed before the next is recorded. Seen to fail
+// without the call of Clean in Begin.
+func TestACheckpointBeginsWithNothingOfTheLast(t *testing.T) {
+	k := newCheckpointer(t)
+	temp := filepath.Join(t.TempDir(), ".berth-checkpoint-1")
+	c := k.Containers.New("c", record.Container{
+		ID: "c", Phase: record.ContainerRunning, Config: &model.ContainerConfig{}, CheckpointTemp: temp,
+	})
+	write(t, filepath.Join(k.Containers.Path("c"), checkpointDir, "images/pages-1.img"), "")
+	write(t, temp, "")
+	if err := k.Begin(c, temp+"2", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{filepath.Join(k.Containers.Path("c"), checkpointDir), temp} {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is there: %v", path, err)
+		}
+	}
+	if now := c.Record().CheckpointTemp; now != temp+"2" {
+		t.Errorf("on record is %s", now)
+	}
+}
+
 // TestWhatACheckpointLeavesIsRemoved by what its container's record says, and once.
 func TestWhatACheckpointLeavesIsRemoved(t *testing.T) {
 	k := newCheckpointer(t)

@@ -37,10 +37,12 @@ type Member struct {
 // written down, and until the last is. When this fails, nothing is left in the directory; the records of the containers
 // name what is made, for a berthd that is killed meanwhile.
 func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
-	if _, taken := k.outputs.LoadOrStore(dir, true); taken {
-		return fmt.Errorf("another checkpoint is being written to %s: %w", dir, errdefs.ErrFailedPrecondition)
+	release, alone := k.Hold(dir)
+	defer release()
+	if !alone {
+		return fmt.Errorf("another checkpoint is being written to %s, or what is left of one is being removed: %w", dir,
+			errdefs.ErrFailedPrecondition)
 	}
-	defer k.outputs.Delete(dir)
 	if err := checkpoint.CheckOutput(dir); err != nil {
 		return err
 	}
@@ -54,13 +56,28 @@ func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, memb
 	return err
 }
 
+// Hold keeps checkpoints of pods out of a directory until it is released. alone says that nobody else holds it.
+func (k *Checkpointer) Hold(dir string) (release func(), alone bool) {
+	dir = filepath.Clean(dir)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.outputs == nil {
+		k.outputs = map[string]int{}
+	}
+	k.outputs[dir]++
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.outputs[dir]--; k.outputs[dir] == 0 {
+			delete(k.outputs, dir)
+		}
+	}, k.outputs[dir] == 1
+}
+
 func (k *Checkpointer) writePod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
 	for i, m := range members {
 		m.dir = filepath.Join(dir, checkpoint.ContainerDir(i))
-		err := m.Container.Update(record.Save, func(r *record.Container) {
-			r.CheckpointTemp, r.CheckpointPod = m.dir, filepath.Join(dir, checkpoint.PodFile)
-		})
-		if err != nil {
+		if err := k.Begin(m.Container, m.dir, filepath.Join(dir, checkpoint.PodFile)); err != nil {
 			return err
 		}
 	}

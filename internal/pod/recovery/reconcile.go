@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -387,8 +388,7 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 	mounted map[string]bool) {
 	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
-		rc.logFailure("thaw a container after a checkpoint that was cut off", of, rc.Keeper.EndCheckpoint(removals, c.ID()))
-		rc.logFailure("remove what is left of a checkpoint", of, rc.Checkpoints.Clean(c.ContainerEntry))
+		rc.endCheckpoint(removals, c)
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
 		rc.Checkpoints.Drop(c.ID())
@@ -412,6 +412,33 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 		c.Ended()
 		rc.releaseEnded(removals, c)
 	}
+}
+
+// endCheckpoint ends a checkpoint that was cut off. Its files may be on a file system that does not answer, such as one
+// of a server that is gone: they are removed once berthd serves.
+func (rc *Recovery) endCheckpoint(ctx context.Context, c *index.Container) {
+	r, of := c.Record(), containerID(c.ID())
+	rc.logFailure("thaw a container after a checkpoint that was cut off", of, rc.Keeper.EndCheckpoint(ctx, c.ID()))
+	free := func() {}
+	if r.CheckpointPod != "" { // else files of a new checkpoint there could be taken for those of the old one
+		free, _ = rc.Checkpoints.Hold(filepath.Dir(r.CheckpointPod))
+	}
+	rc.later("remove what is left of a checkpoint", of, func(ctx context.Context) error {
+		release, err := c.Lock(ctx, "clean")
+		if err != nil {
+			return err
+		}
+		defer release()
+		if rc.Index.GoneContainer(c) {
+			err = rc.Checkpoints.RemoveParts(&r)
+		} else {
+			err = rc.Checkpoints.Clean(c.ContainerEntry)
+		}
+		if err == nil {
+			free()
+		}
+		return err
+	})
 }
 
 // adoptDecided calls adoptStarted during the start of berthd. What takes long is done in the background.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
@@ -106,6 +109,57 @@ func TestLayersStayWhileAContainerHasAnImageThatIsLost(t *testing.T) {
 			}
 			if store.collected != collects {
 				t.Errorf("layers are collected: %v", store.collected)
+			}
+		})
+	}
+}
+
+func (k *statusKeeper) EndCheckpoint(context.Context, string) error { return nil }
+
+// What is left of a checkpoint may be on a file system that does not answer, and is removed once berthd serves. Until
+// then no checkpoint of a pod is written to its directory. Seen to fail with Clean called by endCheckpoint itself, and
+// without the call of Hold.
+func TestWhatIsLeftOfACheckpointIsRemovedOnceBerthdServes(t *testing.T) {
+	for what, gone := range map[string]bool{"of a container": false, "of one that is removed meanwhile": true} {
+		t.Run(what, func(t *testing.T) {
+			log, dir := slog.New(slog.DiscardHandler), t.TempDir()
+			containers := record.NewContainers(filepath.Join(dir, "containers"), log)
+			rc := &Recovery{Index: index.New(), Keeper: &statusKeeper{}, Log: log, Ctx: t.Context(), Containers: containers,
+				Checkpoints: &checkpoints.Checkpointer{Containers: containers, Log: log}}
+			pod := index.NewSandbox(record.NewSandboxes(filepath.Join(dir, "pods"), func(string) string { return dir }, log).
+				New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
+			output := filepath.Join(dir, "output")
+			temp := filepath.Join(output, "container-0")
+			entry := containers.New("c", record.Container{ID: "c", SandboxID: "pod", Config: &model.ContainerConfig{},
+				Phase: record.ContainerRunning, CheckpointTemp: temp, CheckpointPod: filepath.Join(output, "pod.json")})
+			c := index.NewContainer(entry, pod)
+			if err := errors.Join(os.MkdirAll(temp, 0o700),
+				entry.Update(record.Repair, func(*record.Container) {})); err != nil {
+				t.Fatal(err)
+			}
+			if rc.Index.AdoptSandbox(pod); !gone {
+				rc.Index.AdoptContainer(c)
+			}
+			rc.endCheckpoint(t.Context(), c)
+			if _, err := os.Stat(temp); err != nil {
+				t.Fatalf("it was looked for before berthd serves: %v", err)
+			}
+			free, alone := rc.Checkpoints.Hold(output)
+			if free(); alone {
+				t.Error("another checkpoint can be written to the directory")
+			}
+			for _, work := range rc.Unfinished {
+				work()
+			}
+			if _, err := os.Stat(temp); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("it is there: %v", err)
+			}
+			if free, alone = rc.Checkpoints.Hold(output); !alone {
+				t.Error("no other checkpoint can be written to the directory")
+			}
+			free()
+			if left := c.Record().CheckpointTemp; !gone && left != "" {
+				t.Errorf("on record is still %s", left)
 			}
 		})
 	}
