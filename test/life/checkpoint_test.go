@@ -970,3 +970,46 @@ func TestARestoreThatFailsOrIsCutOffLeavesNothing(t *testing.T) {
 	again := p.Run(fromArchive(archive))
 	waitCount(t, again, last(again))
 }
+
+// Seen to fail without dropRestored in adoptStarted, and without the time of the restore there.
+func TestARestoreDuringWhichBerthdIsKilledLeavesNothing(t *testing.T) {
+	criu, began := slowCRIU(t, "3")
+	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criu)})
+	archive := filepath.Join(t.TempDir(), "c.tar")
+	c := nodetest.RunPod(t, n).Run(counting)
+	waitCount(t, c, 1)
+	checkpoint(t, n, c, archive)
+	if err := os.Remove(began); err != nil {
+		t.Fatal(err)
+	}
+	cut := nodetest.RunPod(t, n).Create(fromArchive(archive))
+	result := make(chan error, 1)
+	go func() { result <- cut.TryStart() }()
+	awaitCRIU(t, began)
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-result
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 30*time.Second, "the container runs, and its checkpoint is gone", func() error {
+		left, _ := filepath.Glob(filepath.Join(n.Root, "containers", "*", "restore"))
+		if s := cut.Status().State; s != cri.ContainerState_CONTAINER_RUNNING || len(left) > 0 {
+			return fmt.Errorf("it is %v, and there is %v", s, left)
+		}
+		return nil
+	})
+	waitCount(t, cut, last(cut))
+	again := filepath.Join(t.TempDir(), "again.tar")
+	checkpoint(t, n, cut, again)
+	rewritten(t, again, "config.dump", func(data []byte) []byte {
+		var config struct {
+			At time.Time `json:"restoredTime"`
+		}
+		if err := json.Unmarshal(data, &config); err != nil || config.At.IsZero() {
+			t.Errorf("it was restored at %v, %v: %s", config.At, err, data)
+		}
+		return data
+	})
+}

@@ -390,9 +390,7 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 	if r.CheckpointTemp != "" {
 		rc.endCheckpoint(removals, c)
 	}
-	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
-		rc.Checkpoints.Drop(c.ID())
-	}
+	rc.dropRestored(c)
 	switch r.Phase {
 	case record.ContainerCreating, record.ContainerRemoving:
 		finish := func(ctx context.Context) error { return rc.finishContainer(ctx, c) }
@@ -441,6 +439,14 @@ func (rc *Recovery) endCheckpoint(ctx context.Context, c *index.Container) {
 	})
 }
 
+// dropRestored removes the checkpoint that a container was restored from, once it is not needed for a start any more.
+func (rc *Recovery) dropRestored(c *index.Container) {
+	r := c.Record()
+	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
+		rc.Checkpoints.Drop(c.ID())
+	}
+}
+
 // adoptDecided calls adoptStarted during the start of berthd. What takes long is done in the background.
 func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
@@ -465,6 +471,7 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 			return nil // it was removed meanwhile
 		}
 		rc.Teardown.FinishLost(c)
+		rc.dropRestored(c)
 		return rc.Teardown.ReleaseContainer(ctx, c)
 	})
 }
@@ -476,6 +483,9 @@ var errLives = errors.New("processes of the container live")
 // processes are alive although the keeper does not know the container.
 func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) (over bool, err error) {
+	if c.Record().Phase == record.ContainerStarting {
+		defer rc.dropRestored(c)
+	}
 	if status == nil {
 		return rc.adoptUnlisted(ctx, c, mounted)
 	}
@@ -490,6 +500,11 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 			r.PID = status.PID
 			r.StartedAt = status.StartedAt
 			r.Setup = status.Setup
+			if r.Restored != nil && r.Restored.At.IsZero() {
+				restored := *r.Restored
+				restored.At = status.StartedAt
+				r.Restored = &restored
+			}
 		})
 		rc.logFailure("record that a container runs", containerID(c.ID()), err)
 		if err == nil && r.Phase == record.ContainerStarting {
