@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -188,9 +190,29 @@ func (k *Checkpointer) RemoveParts(r *record.Container) error {
 	err := os.RemoveAll(filepath.Join(k.Containers.Path(r.ID), checkpointDir))
 	err = errors.Join(err, os.RemoveAll(r.CheckpointTemp))
 	if r.CheckpointPod != "" {
-		if rerr := os.Remove(r.CheckpointPod); !errors.Is(rerr, fs.ErrNotExist) {
-			err = errors.Join(err, rerr)
+		err = errors.Join(err, removePod(r.CheckpointPod))
+	}
+	return err
+}
+
+// removePod removes an unfinished checkpoint of a pod, whose description is or would be the file. The records of some of
+// its containers may not name their parts any more.
+func removePod(file string) error {
+	dir := filepath.Dir(file)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if number, ok := strings.CutPrefix(e.Name(), "container-"); ok && e.IsDir() {
+			if i, nerr := strconv.Atoi(number); nerr == nil && checkpoint.ContainerDir(i) == e.Name() {
+				err = errors.Join(err, os.RemoveAll(name))
+			}
 		}
+	}
+	if rerr := os.Remove(file); !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
 	}
 	return err
 }

@@ -231,6 +231,30 @@ func TestACheckpointBeginsWithNothingOfTheLast(t *testing.T) {
 	}
 }
 
+// berthd may be killed when the records of some containers no longer name their parts of a pod's checkpoint, and those of
+// others still do: the checkpoint has failed, and all of it goes. Seen to fail with the removal of the description alone.
+func TestAllOfAPodsCheckpointIsRemovedByTheLastOfItsContainers(t *testing.T) {
+	k := newCheckpointer(t)
+	dir := t.TempDir()
+	pod := filepath.Join(dir, checkpoint.PodFile)
+	write(t, pod, "{}")
+	for i := range 3 {
+		write(t, filepath.Join(dir, checkpoint.ContainerDir(i), "checkpoint/pages-1.img"), "")
+	}
+	write(t, filepath.Join(dir, "container-x", "file"), "")
+	c := k.Containers.New("c", record.Container{
+		ID: "c", Phase: record.ContainerRunning, Config: &model.ContainerConfig{},
+		CheckpointTemp: filepath.Join(dir, checkpoint.ContainerDir(1)), CheckpointPod: pod,
+	})
+	if err := errors.Join(os.MkdirAll(k.Containers.Path("c"), 0o700), k.Clean(c)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "container-x" {
+		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
 // TestWhatACheckpointLeavesIsRemoved by what its container's record says, and once.
 func TestWhatACheckpointLeavesIsRemoved(t *testing.T) {
 	k := newCheckpointer(t)
