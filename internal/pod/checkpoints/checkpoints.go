@@ -146,7 +146,11 @@ func (k *Checkpointer) copyFiles(ctx context.Context, c *record.ContainerEntry, 
 	if r.LogPath == "" {
 		return deleted, nil
 	}
-	return deleted, copyFile(ctx, r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
+	err = copyFile(ctx, r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // a kubelet rotates the log: it moves the file, and then has the keeper open another
+	}
+	return deleted, err
 }
 
 // describe writes who the container is.

@@ -17,6 +17,7 @@ import (
 	"berth/internal/loglimit"
 	"berth/internal/model"
 	"berth/internal/pod/record"
+	"berth/internal/rootfs"
 )
 
 // oneImage is an image store with one image, which is another one by some names.
@@ -252,6 +253,20 @@ func TestAllOfAPodsCheckpointIsRemovedByTheLastOfItsContainers(t *testing.T) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "container-x" {
 		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
+// A kubelet that rotates a log moves the file away before there is another. Seen to fail where that is an error.
+func TestAContainerWhoseLogIsMovedIsWrittenDown(t *testing.T) {
+	k, dir := newCheckpointer(t), t.TempDir()
+	c := k.Containers.New("c", record.Container{
+		ID: "c", Phase: record.ContainerRunning, Config: &model.ContainerConfig{}, LogPath: filepath.Join(dir, "absent.log"),
+	})
+	if err := os.MkdirAll(rootfs.Upper(k.Containers.Path("c")), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.copyFiles(t.Context(), c, new(c.Record()), dir); err != nil {
+		t.Error(err)
 	}
 }
 
