@@ -53,19 +53,22 @@ func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime
 }
 
 // withoutCheckpoint is with, for what has to come after a checkpoint that is under way. That has a deadline, which may
-// be minutes away: the end of the context ends the wait.
+// be minutes away: the end of the context ends the wait. CRIU has the guard while it writes, so that is not waited for:
+// a checkpoint is known before it takes the guard.
 func (e *Engine) withoutCheckpoint(ctx context.Context, c runtime.Container,
 	fn func(*libcontainer.Container) error) error {
 	for {
-		var thawed <-chan struct{}
-		err := e.with(c, func(lib *libcontainer.Container) error {
-			if thawed = c.Thawed(); thawed != nil {
-				return nil
+		thawed := c.Thawed()
+		if thawed == nil {
+			err := e.with(c, func(lib *libcontainer.Container) error {
+				if thawed = c.Thawed(); thawed != nil {
+					return nil // it has begun meanwhile
+				}
+				return fn(lib)
+			})
+			if err != nil || thawed == nil {
+				return err
 			}
-			return fn(lib)
-		})
-		if err != nil || thawed == nil {
-			return err
 		}
 		select {
 		case <-thawed:
