@@ -3,6 +3,8 @@ package libcontainer
 import (
 	"context"
 	"errors"
+	"io"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -60,5 +62,29 @@ func TestAnExecThatIsEndedDuringACheckpoint(t *testing.T) {
 				close(c.thawed)
 			}
 		})
+	}
+}
+
+// A criu that reads the file while another call writes it must find all settings. Seen to fail with os.WriteFile, which
+// empties the file first.
+func TestTheSettingsOfCRIUAreReplacedAsAWhole(t *testing.T) {
+	e := &Engine{dir: runtime.Dir(t.TempDir())}
+	const old = "tcp-close\n"
+	if err := os.WriteFile(e.dir.CRIUConfig(), []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.Open(e.dir.CRIUConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := e.writeCRIUSettings(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(reader); err != nil || string(b) != old {
+		t.Errorf("who had opened the file before reads %q, %v", b, err)
+	}
+	if b, err := os.ReadFile(e.dir.CRIUConfig()); err != nil || string(b) != criuSettings {
+		t.Errorf("the settings are %q, %v", b, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/disk"
 	"berth/internal/keeper/hook"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/runtime"
@@ -78,7 +79,7 @@ func (e *Engine) callCRIU(
 	ctx context.Context, c runtime.Container, call *criuCall, io runtime.Stdio, console *os.File,
 ) (*criuResult, error) {
 	call.StateRoot, call.Dir, call.ID = e.dir.States(), e.dir, c.ID()
-	if err := os.WriteFile(e.dir.CRIUConfig(), []byte(criuSettings), 0o600); err != nil {
+	if err := e.writeCRIUSettings(); err != nil {
 		return nil, err
 	}
 	request, err := json.Marshal(call)
@@ -139,6 +140,17 @@ func (e *Engine) callCRIU(
 		return nil, call.failure(res)
 	}
 	return res, nil
+}
+
+// writeCRIUSettings writes CRIU's configuration, if there is none or one of another version of this program. A criu of
+// another call may read the file meanwhile: it is replaced as a whole.
+func (e *Engine) writeCRIUSettings() error {
+	e.criuSettings.Lock()
+	defer e.criuSettings.Unlock()
+	if is, err := os.ReadFile(e.dir.CRIUConfig()); err == nil && string(is) == criuSettings {
+		return nil
+	}
+	return disk.WriteFile(e.dir.CRIUConfig(), []byte(criuSettings), 0o600)
 }
 
 // failure makes an error with a class of a result that has one, with the reasons that CRIU's log gives.

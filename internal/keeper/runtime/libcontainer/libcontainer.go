@@ -45,6 +45,8 @@ type Engine struct {
 	filters  *filter.Store
 	stages   *plan.Stages
 	seccomp  interned
+
+	criuSettings sync.Mutex // held while their file is written
 }
 
 var (
