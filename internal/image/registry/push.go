@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
@@ -34,7 +35,19 @@ type Content struct {
 // are neither here nor there.
 func (r *Repository) Push(ctx context.Context, c Content) (there bool, err error) {
 	err = r.try(ctx, docker.HostCapabilityPush, func(ctx context.Context, host docker.RegistryHost) error {
-		there, err = r.pushTo(withKind(ctx, document), host, c)
+		asked := &mounting{}
+		there, err = r.pushTo(context.WithValue(withKind(ctx, document), mountingKey{}, asked), host, c)
+		if err == nil || len(c.From) == 0 || !asked.refused(r.explain(host, err)) {
+			return err
+		}
+		// Who may push here need not be allowed to read there. The library goes on without the other repository only after
+		// an answer 401, and is kept from that: see refusal.
+		c.From = nil
+		if c.Reader == nil {
+			there = false
+			return nil
+		}
+		there, err = r.pushTo(withRefusal(withKind(ctx, document)), host, c)
 		return err
 	})
 	if err == nil && !there && c.Reader == nil {
@@ -85,6 +98,38 @@ func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Con
 		err = &connectionError{text: stalled.Error()}
 	}
 	return false, err
+}
+
+// mounting is what a registry has answered while it was asked for a blob of another repository.
+type mounting struct {
+	missing    atomic.Bool // it does not have the blob in the repository that is pushed to
+	authorized atomic.Bool // it said so to a request with authorization
+	put        atomic.Bool // bytes were put: it was not the other repository that was refused
+}
+
+type mountingKey struct{}
+
+// answered notes the answer to a request.
+func (m *mounting) answered(resp *http.Response) {
+	switch req := resp.Request; {
+	case req.Method == http.MethodPut:
+		m.put.Store(true)
+	case req.Method == http.MethodHead && resp.StatusCode == http.StatusNotFound:
+		m.missing.Store(true)
+		m.authorized.Store(req.Header.Get("Authorization") != "")
+	}
+}
+
+// refused tells whether a push has failed since the registry did not let the other repository be used. A password that
+// no answer has confirmed is taken for a wrong one, and is not sent again.
+func (m *mounting) refused(f *failure) bool {
+	if !m.missing.Load() || m.put.Load() {
+		return false
+	}
+	if errdefs.IsUnauthorized(f.kind) {
+		return m.authorized.Load()
+	}
+	return errdefs.IsPermissionDenied(f.kind) || errdefs.IsNotFound(f.kind) || errdefs.IsFailedPrecondition(f.kind)
 }
 
 // emptyKey is in the context of a push of no bytes.

@@ -115,6 +115,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	if m, ok := req.Context().Value(mountingKey{}).(*mounting); ok {
+		m.answered(resp)
+	}
 	switch code := resp.StatusCode; {
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
 		said := serverMessage(resp, cancel)
