@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -79,25 +80,58 @@ func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Con
 	if c.Reader == nil {
 		return false, nil
 	}
-	if _, err := c.Reader.Seek(0, io.SeekStart); err != nil {
-		return false, err
+	return false, upload(ctx, cancel, writer, c, r.client.cfg.Retry.Stall)
+}
+
+// upload sends content. cancel ends the request of the writer, if the registry takes nothing for the stall time.
+func upload(ctx context.Context, cancel context.CancelCauseFunc, to content.Writer, c Content, stall time.Duration) error {
+	_, err := c.Reader.Seek(0, io.SeekStart)
+	if err != nil {
+		return err
 	}
-	stall := r.client.cfg.Retry.Stall
 	stalled := fmt.Errorf("the registry has taken nothing for %s", stall)
 	watch := time.AfterFunc(stall, func() { cancel(stalled) })
 	defer watch.Stop()
-	reader := &uploading{ReadSeeker: c.Reader, watch: watch, stall: stall, progress: c.Progress}
-	if desc.Size == 0 {
+	writer := &watched{Writer: to, watch: watch, stall: stall}
+	if c.Desc.Size == 0 {
 		// Commit would return before the registry has answered: it takes the request's pipe, which Write takes otherwise.
 		_, err = writer.Write(nil)
 	}
 	if err == nil || errors.Is(err, content.ErrReset) || errors.Is(err, io.ErrClosedPipe) {
-		err = content.Copy(ctx, writer, reader, desc.Size, desc.Digest)
+		reader := &uploading{ReadSeeker: c.Reader, progress: c.Progress}
+		err = content.Copy(ctx, writer, reader, c.Desc.Size, c.Desc.Digest)
 	}
 	if err != nil && context.Cause(ctx) == stalled {
 		err = &connectionError{text: stalled.Error()}
 	}
-	return false, err
+	return err
+}
+
+// watched is the writer of an upload, with a clock. Each piece that the connection takes starts the clock again: what is
+// read at a time is far more than a slow connection takes in the stall time.
+type watched struct {
+	content.Writer
+	watch *time.Timer
+	stall time.Duration
+}
+
+// piece is how many bytes a connection takes within the stall time, at the least.
+const piece = 32 << 10
+
+func (w *watched) Write(p []byte) (n int, err error) {
+	for {
+		w.watch.Reset(w.stall)
+		taken, err := w.Writer.Write(p[n:min(n+piece, len(p))])
+		if n += taken; err != nil || n >= len(p) {
+			return n, err
+		}
+	}
+}
+
+// Commit waits for the connection to take the rest, and for the registry to check it all, which the transport bounds.
+func (w *watched) Commit(ctx context.Context, size int64, expected digest.Digest, opts ...content.Opt) error {
+	w.watch.Reset((commits + 1) * w.stall)
+	return w.Writer.Commit(ctx, size, expected, opts...)
 }
 
 // mounting is what a registry has answered while it was asked for a blob of another repository.
@@ -159,21 +193,15 @@ func mountSources(name reference.Named, from []string) map[string]string {
 	return map[string]string{"containerd.io/distribution.source." + at.Hostname(): strings.Join(from, ",")}
 }
 
-// uploading is content on its way. Each read says that the connection has taken what was read before.
+// uploading is content on its way.
 type uploading struct {
 	io.ReadSeeker
-	watch    *time.Timer
-	stall    time.Duration
 	progress func(int64)
 	n        int64
 }
 
 func (u *uploading) Read(p []byte) (int, error) {
-	u.watch.Reset(u.stall)
 	n, err := u.ReadSeeker.Read(p)
-	if errors.Is(err, io.EOF) {
-		u.watch.Stop() // the registry may take its time to check it; the transport bounds that (commits)
-	}
 	if u.n += int64(n); n > 0 && u.progress != nil {
 		u.progress(u.n)
 	}

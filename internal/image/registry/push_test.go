@@ -2,17 +2,95 @@ package registry
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"berth/internal/model"
 )
+
+// link is the writer of an upload that takes a number of bytes each second of the test's clock, until it takes no more.
+type link struct {
+	content.Writer
+	ctx    context.Context // of the request
+	speed  int
+	most   int           // bytes that it takes
+	answer time.Duration // how long the registry checks what it has
+	taken  int
+}
+
+func (l *link) Status() (content.Status, error) { return content.Status{}, nil }
+
+func (l *link) Write(p []byte) (int, error) {
+	n := min(len(p), l.most-l.taken)
+	err := l.wait(time.Duration(n) * time.Second / time.Duration(l.speed))
+	if err != nil {
+		return 0, err
+	}
+	if l.taken += n; n < len(p) {
+		<-l.ctx.Done()
+		err = context.Cause(l.ctx)
+	}
+	return n, err
+}
+
+func (l *link) Commit(context.Context, int64, digest.Digest, ...content.Opt) error {
+	return l.wait(l.answer)
+}
+
+func (l *link) wait(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-l.ctx.Done():
+		return context.Cause(l.ctx)
+	}
+}
+
+// TestAPushIsGivenUpWhenTheRegistryTakesNothing, and not while a slow link takes some bytes all the time. Seen to fail
+// where the clock was started by reads, of a megabyte each, and stopped by the last read: the slow link was cut, and the
+// test did not end where the link takes nothing of the last megabyte.
+func TestAPushIsGivenUpWhenTheRegistryTakesNothing(t *testing.T) {
+	const all, stall = 5 << 19, 30 * time.Second
+	for name, c := range map[string]struct {
+		size int
+		link link
+		want string // empty: the push succeeds
+	}{
+		"a slow link":                     {all, link{speed: 4 << 10, most: all}, ""},
+		"nothing is taken":                {all, link{speed: 1 << 20}, "taken nothing"},
+		"nothing of the last piece":       {all, link{speed: 1 << 20, most: all - 100<<10}, "taken nothing"},
+		"nothing of a small blob":         {900 << 10, link{speed: 1 << 20}, "taken nothing"},
+		"a registry that checks for long": {all, link{speed: 1 << 20, most: all, answer: commits * stall}, ""},
+		"a registry that does not answer": {all, link{speed: 1 << 20, most: all, answer: 1000 * stall}, "taken nothing"},
+		"no bytes":                        {0, link{speed: 1}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				time.AfterFunc(time.Hour, func() { cancel(errors.New("the test has waited for an hour")) })
+				c.link.ctx = ctx
+				data := make([]byte, c.size)
+				err := upload(ctx, cancel, &c.link, Content{Desc: describe(data), Reader: bytes.NewReader(data)}, stall)
+				if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+			})
+		})
+	}
+}
 
 // strict is a registry that takes blobs, and does not let any be taken from the repository other/app.
 type strict struct {
