@@ -166,8 +166,8 @@ func (d *layerDirs) recorded() (found map[string]layerRecord, unread []error, er
 // after the next boot.
 const syncedFile = "synced"
 
-// doubtfulFile is made beside fs if a sync has failed before fs was synced: see index.doubtful. It holds for the boot in
-// which the layer was written, since the layer is not used after that.
+// doubtfulFile is made beside fs if a sync has failed before fs was synced: see index.doubtful. It holds for the boot
+// in which the layer was written, since the layer is not used after that.
 const doubtfulFile = "doubtful"
 
 func (d *layerDirs) noteSynced(n string) {

@@ -429,9 +429,9 @@ func TestADatabaseThatWasMadeAnewHasRoomForRemovals(t *testing.T) {
 	hasRoom("after a change")
 }
 
-// TestTheRemovalOfAnImageLeavesTheDocumentsOfOthers: a document may be the manifest of one image and the configuration of
-// another, since fields that are unknown are ignored in both. Seen to fail where an image took its documents with it, and
-// where a pull did not bring a document back that an earlier version had removed.
+// TestTheRemovalOfAnImageLeavesTheDocumentsOfOthers: a document may be the manifest of one image and the configuration
+// of another, since fields that are unknown are ignored in both. Seen to fail where an image took its documents with
+// it, and where a pull did not bring a document back that an earlier version had removed.
 func TestTheRemovalOfAnImageLeavesTheDocumentsOfOthers(t *testing.T) {
 	layer := mustTar(t, rt.File("a", 0o644, "a"))
 	for _, removed := range []string{"manifest:1", "configuration:1"} {

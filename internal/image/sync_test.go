@@ -45,8 +45,8 @@ func (f *fixture) pullUnsynced(name string) (id string, resume func()) {
 	return id, f.syncing.mu.Unlock
 }
 
-// TestASyncWhoseRecordsAreNotWrittenIsTriedAgain: else the next boot does not believe the layers. Seen to fail where the
-// layers were taken for synced before their records were.
+// TestASyncWhoseRecordsAreNotWrittenIsTriedAgain: else the next boot does not believe the layers. Seen to fail where
+// the layers were taken for synced before their records were.
 func TestASyncWhoseRecordsAreNotWrittenIsTriedAgain(t *testing.T) {
 	f := newFixture(t)
 	f.push("a:1", files("a", "a"))

@@ -102,10 +102,7 @@ func Run(ctx context.Context, cfg Config) {
 		}
 		there[name] = true
 		path, begin := filepath.Join(cfg.Dir, name), time.Now()
-		tags, read, err := p.load(ctx, name)
-		if err == nil && strings.HasSuffix(name, config.PreloadOnce) {
-			err = p.remove(name)
-		}
+		tags, read, err := p.preload(ctx, name)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -148,14 +145,30 @@ func (p *preloading) save() {
 	}
 }
 
-// load imports one archive. read is false where that is not necessary.
-func (p *preloading) load(ctx context.Context, name string) (tags []string, read bool, err error) {
-	// A fifo would keep berthd waiting for a writer.
-	file, err := os.OpenFile(filepath.Join(p.Dir, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, false, err
+// preload imports one archive, and removes it where its name says so. read is false where an import is not necessary.
+func (p *preloading) preload(ctx context.Context, name string) (tags []string, read bool, err error) {
+	for {
+		// A fifo would keep berthd waiting for a writer.
+		file, err := os.OpenFile(filepath.Join(p.Dir, name), os.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, read, err
+		}
+		tags, imported, err := p.load(ctx, name, file)
+		read = read || imported
+		replaced := false
+		if err == nil && strings.HasSuffix(name, config.PreloadOnce) {
+			replaced, err = p.remove(name, file)
+		}
+		file.Close()
+		if !replaced {
+			return tags, read, err
+		}
+		p.Log.Info("an archive of images was replaced during its import, and is imported again", "path", file.Name())
 	}
-	defer file.Close()
+}
+
+// load imports one archive. read is false where that is not necessary.
+func (p *preloading) load(ctx context.Context, name string, file *os.File) (tags []string, read bool, err error) {
 	info, err := file.Stat()
 	if err != nil {
 		return nil, false, err
@@ -193,24 +206,43 @@ func (p *preloading) load(ctx context.Context, name string) (tags []string, read
 }
 
 // remove removes an archive that is imported once, when a failure of power does not take back the import any more.
-func (p *preloading) remove(name string) error {
-	if a := p.known[name]; !a.Synced {
+// Where another archive has taken the place of the file that was imported, or the file has changed, replaced is true,
+// and the archive stays.
+func (p *preloading) remove(name string, file *os.File) (replaced bool, err error) {
+	a := p.known[name]
+	if !a.Synced {
 		if err := p.Store.Sync(); err != nil {
-			return err
+			return false, err
 		}
+	}
+	imported, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	there, err := os.Stat(file.Name())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return false, err
+	case !os.SameFile(there, imported) || !a.same(&archive{Size: there.Size(), Modified: there.ModTime()}):
+		delete(p.known, name)
+		p.save()
+		return true, nil
+	}
+	if !a.Synced {
 		a.Synced = true
 		p.put(name, a)
 	}
-	if err := os.Remove(filepath.Join(p.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("its images are imported, and it is not removed: %w", err)
+	if err := os.Remove(file.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("its images are imported, and it is not removed: %w", err)
 	}
 	// The record says that the archive is not imported again, until the archive is gone for good.
 	if err := disk.SyncDir(p.Dir); err != nil {
-		return err
+		return false, err
 	}
 	delete(p.known, name)
 	p.save()
-	return nil
+	return false, nil
 }
 
 func (p *preloading) has(ctx context.Context, names []string) bool {

@@ -236,6 +236,32 @@ func TestAnArchiveThatIsImportedOnceGoes(t *testing.T) {
 	}
 }
 
+// TestAnArchiveThatReplacesAnotherDuringItsImportIsImported before it goes, whether it is another file or the same one
+// with other content. Seen to fail where the path was removed whatever was there.
+func TestAnArchiveThatReplacesAnotherDuringItsImportIsImported(t *testing.T) {
+	for way, replace := range map[string]func(t *testing.T, cfg *Config, name string){
+		"renamed": func(t *testing.T, cfg *Config, name string) {
+			cfg.write(t, "copy", "new=2")
+			if err := os.Rename(filepath.Join(cfg.Dir, "copy"), filepath.Join(cfg.Dir, name)); err != nil {
+				t.Error(err)
+			}
+		},
+		"written": func(t *testing.T, cfg *Config, name string) { cfg.write(t, name, "newer=2") },
+	} {
+		s, cfg := newDir(t)
+		const name = "a.once.tar"
+		cfg.write(t, name, "old=1")
+		s.during = func() {
+			s.during = nil
+			replace(t, &cfg, name)
+		}
+		Run(t.Context(), cfg)
+		if _, ok := s.images["2"]; !ok || len(s.reads) != 2 || len(cfg.names(t)) > 0 {
+			t.Errorf("%s: %q are read, and there are %q", way, s.reads, cfg.names(t))
+		}
+	}
+}
+
 // TestATagThatHasMovedSinceAnImportStays with the image that has it now, when the archive is read again since another
 // image of it is missing, also after an attempt that has failed and after a kill in the middle. An archive that is new
 // or has changed takes its tags. It was seen to fail where every import moved tags, and where the imports of a Run that

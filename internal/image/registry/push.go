@@ -84,7 +84,9 @@ func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Con
 }
 
 // upload sends content. cancel ends the request of the writer, if the registry takes nothing for the stall time.
-func upload(ctx context.Context, cancel context.CancelCauseFunc, to content.Writer, c Content, stall time.Duration) error {
+func upload(
+	ctx context.Context, cancel context.CancelCauseFunc, to content.Writer, c Content, stall time.Duration,
+) error {
 	_, err := c.Reader.Seek(0, io.SeekStart)
 	if err != nil {
 		return err
@@ -107,8 +109,8 @@ func upload(ctx context.Context, cancel context.CancelCauseFunc, to content.Writ
 	return err
 }
 
-// watched is the writer of an upload, with a clock. Each piece that the connection takes starts the clock again: what is
-// read at a time is far more than a slow connection takes in the stall time.
+// watched is the writer of an upload, with a clock. Each piece that the connection takes starts the clock again: what
+// is read at a time is far more than a slow connection takes in the stall time.
 type watched struct {
 	content.Writer
 	watch *time.Timer

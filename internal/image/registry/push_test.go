@@ -59,8 +59,8 @@ func (l *link) wait(d time.Duration) error {
 }
 
 // TestAPushIsGivenUpWhenTheRegistryTakesNothing, and not while a slow link takes some bytes all the time. Seen to fail
-// where the clock was started by reads, of a megabyte each, and stopped by the last read: the slow link was cut, and the
-// test did not end where the link takes nothing of the last megabyte.
+// where the clock was started by reads, of a megabyte each, and stopped by the last read: the slow link was cut, and
+// the push did not end where the link takes nothing of what is read last.
 func TestAPushIsGivenUpWhenTheRegistryTakesNothing(t *testing.T) {
 	const all, stall = 5 << 19, 30 * time.Second
 	for name, c := range map[string]struct {
@@ -193,8 +193,8 @@ func TestABlobIsPushedWhereItMayNotBeTakenFromAnotherRepository(t *testing.T) {
 	}
 }
 
-// TestAWrongPasswordIsNotSentAgainWithoutTheOtherRepository: a registry may count wrong passwords. Seen to fail where each
-// answer 401 was taken for a refusal of the other repository.
+// TestAWrongPasswordIsNotSentAgainWithoutTheOtherRepository: a registry may count wrong passwords. Seen to fail where
+// each answer 401 was taken for a refusal of the other repository.
 func TestAWrongPasswordIsNotSentAgainWithoutTheOtherRepository(t *testing.T) {
 	for name, s := range map[string]*strict{
 		"of a public registry": {public: true}, "of a private registry": {}, "of a token service": {bearer: true},
