@@ -52,8 +52,9 @@ var suffixes = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"}
 type archive struct {
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
-	Names    []string  `json:"names"` // of its images; an ID for each that has none
-	Pinned   bool      `json:"pinned"`
+	// Names are those of its images, also the tags that stayed with other images; an ID for each image that has none.
+	Names  []string `json:"names"`
+	Pinned bool     `json:"pinned"`
 	// Synced says that the images of an archive that is imported once were on the disk: it is only to be removed.
 	Synced bool `json:"synced,omitempty"`
 }
@@ -182,7 +183,14 @@ func (p *preloading) load(ctx context.Context, name string, file *os.File) (tags
 	if again && (before.Synced || before.Pinned == now.Pinned && p.has(ctx, before.Names)) {
 		return before.Names, false, nil
 	}
-	keeps := func(tag, id string) bool { return again || p.tags[tag] != id }
+	var kept []string // tags that stay with other images
+	keeps := func(tag, id string) bool {
+		stays := again || p.tags[tag] != id
+		if stays {
+			kept = append(kept, tag)
+		}
+		return stays
+	}
 	list, err := p.Store.ImportArchiveKeeping(ctx, file, keeps)
 	if err != nil {
 		return nil, true, err
@@ -200,9 +208,12 @@ func (p *preloading) load(ctx context.Context, name string, file *os.File) (tags
 		}
 	}
 	slices.Sort(now.Names)
+	tags = slices.Compact(slices.Clone(now.Names))
+	now.Names = append(now.Names, kept...)
+	slices.Sort(now.Names)
 	now.Names = slices.Compact(now.Names)
 	p.put(name, now)
-	return now.Names, true, nil
+	return tags, true, nil
 }
 
 // remove removes an archive that is imported once, when a failure of power does not take back the import any more.

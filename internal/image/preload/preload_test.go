@@ -262,6 +262,36 @@ func TestAnArchiveThatReplacesAnotherDuringItsImportIsImported(t *testing.T) {
 	}
 }
 
+// TestAnImageIsImportedAgainWhereItsTagHadStayedWithAnother that is gone now: a node without a registry has the image
+// from the archive alone. Seen to fail where the record of an archive had only the tags that its images got.
+func TestAnImageIsImportedAgainWhereItsTagHadStayedWithAnother(t *testing.T) {
+	s, cfg := newDir(t)
+	cfg.write(t, "a.tar", "latest,one=a")
+	s.during = func() { s.tags["latest"], s.images["pulled"] = "pulled", false }
+	Run(t.Context(), cfg)
+	if s.tags["latest"] != "pulled" || s.tags["one"] != "a" {
+		t.Errorf("the tag was pulled during the import: %v", s.tags)
+	}
+	s.during = nil
+	Run(t.Context(), cfg)
+	if len(s.reads) != 1 {
+		t.Errorf("%q are read, and no image is missing", s.reads)
+	}
+	s.remove("pulled")
+	Run(t.Context(), cfg)
+	if s.tags["latest"] != "a" {
+		t.Errorf("the other image is gone: %v", s.tags)
+	}
+	s.tags["latest"], s.images["pulled"] = "pulled", false
+	delete(s.tags, "one")
+	Run(t.Context(), cfg)
+	s.remove("pulled")
+	Run(t.Context(), cfg)
+	if s.tags["latest"] != "a" || s.tags["one"] != "a" {
+		t.Errorf("the other image is gone again: %v", s.tags)
+	}
+}
+
 // TestATagThatHasMovedSinceAnImportStays with the image that has it now, when the archive is read again since another
 // image of it is missing, also after an attempt that has failed and after a kill in the middle. An archive that is new
 // or has changed takes its tags. It was seen to fail where every import moved tags, and where the imports of a Run that
