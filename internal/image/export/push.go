@@ -52,6 +52,11 @@ func (e *Exporter) Push(ctx context.Context, req model.PushRequest) (*model.Push
 	if err != nil {
 		return nil, fmt.Errorf("push image %s: %w", req.Image, err)
 	}
+	// An ID and its start can be read as names of images of Docker Hub.
+	if req.Name == "" && !slices.Contains(img.RepoTags, to.String()) {
+		return nil, fmt.Errorf("push image %s: this is an ID, so the name to push it to has to be given: %w", req.Image,
+			errdefs.ErrInvalidArgument)
+	}
 	repo, err := e.store.Repository(ctx, to, req.Auth)
 	if err != nil {
 		return nil, fmt.Errorf("push image %s to %s: %w", req.Image, to, err)

@@ -256,6 +256,31 @@ func TestAPushThatFails(t *testing.T) {
 	}
 }
 
+// TestAnIDIsNoNameToPushTo, although it can be read as the name of an image of Docker Hub. Seen to fail where it was:
+// the image was sent to the hosts of Docker Hub.
+func TestAnIDIsNoNameToPushTo(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"f": "x"}))
+	hub := n.other("docker.io")
+	for _, ref := range []string{id, strings.TrimPrefix(id, "sha256:"), id[7:19], id[:20]} {
+		_, err := n.Push(t.Context(), model.PushRequest{Image: ref})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), ref) || len(hub.Requests()) > 0 {
+			t.Errorf("%s: %v, and %d requests", ref, err, len(hub.Requests()))
+		}
+	}
+	img, err := rt.Image(rt.WithFiles(map[string]string{"f": "y"}))
+	if err == nil {
+		err = hub.Push("library/b:latest", img)
+	}
+	if err == nil {
+		_, err = n.Pull(t.Context(), image.PullRequest{Ref: "b"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.push("b", "")
+}
+
 // fullDisk is a store whose disk takes nothing more.
 type fullDisk struct{ *image.Store }
 
