@@ -215,14 +215,23 @@ func (s *Store) purge() error {
 	})
 }
 
-// removeLayers removes layers that are no longer in the index: their records, then their directories.
+// removeLayers removes layers that are no longer in the index: their records, then their directories. A pull may have
+// brought such a layer back since, with a directory of its own: the record is that one's then, and stays.
 func (s *Store) removeLayers(ctx context.Context, unused []*layer) error {
 	var err error
 	if slices.ContainsFunc(unused, func(l *layer) bool { return l.recorded }) {
 		s.db.commit.Lock()
+		var keys []string
+		s.index.mu.Lock()
+		for _, l := range unused {
+			if again := s.index.layers[l.Key]; again == nil || !again.recorded {
+				keys = append(keys, l.Key)
+			}
+		}
+		s.index.mu.Unlock()
 		err = s.db.update(func(tx *bolt.Tx) error {
-			for _, l := range unused {
-				if err := tx.Bucket(bucketLayers).Delete([]byte(l.Key)); err != nil {
+			for _, key := range keys {
+				if err := tx.Bucket(bucketLayers).Delete([]byte(key)); err != nil {
 					return err
 				}
 			}

@@ -127,6 +127,33 @@ func TestImagesOfALostLayerAreNotBelieved(t *testing.T) {
 	}
 }
 
+// TestALayerThatComesBackWhileItIsRemovedKeepsItsRecord: a pull may bring it when it has left the index, but its record
+// is not removed yet. Seen to fail where the record was removed by the layer's key: a start before the next sync would
+// have taken the database for spoilt.
+func TestALayerThatComesBackWhileItIsRemovedKeepsItsRecord(t *testing.T) {
+	f := newFixture(t)
+	f.push("a:1", files("a", "a"))
+	id := f.pull("a:1")
+	l := f.index.take(f.index.image(id).Layers[0]) // as a pull does
+	if err := f.Remove(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	f.index.mu.Lock()
+	unused := f.index.unref(l)
+	f.index.mu.Unlock()
+	_, resume := f.pullUnsynced("a:1") // a sync would write the record again
+	defer resume()
+	if err := f.removeLayers(t.Context(), unused); err != nil {
+		t.Fatal(err)
+	}
+	if records := f.bootsOnDisk(); records[l.Key] == "" {
+		t.Errorf("the layer has no record: there are %v", records)
+	}
+	if dirs := f.layerDirs(); len(dirs) != 1 || dirs[0] == l.N {
+		t.Errorf("there are the directories %v, and that of the removed layer was %s", dirs, l.N)
+	}
+}
+
 func TestWhatWasNotSyncedIsNotBelievedAfterAReboot(t *testing.T) {
 	f := newFixture(t)
 	f.push("synced:1", files("a", "a"))
