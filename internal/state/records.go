@@ -207,7 +207,8 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, e := range entries {
 		id := e.Name()
-		if !e.IsDir() || strings.HasPrefix(id, ".") {
+		// Where a file system is mounted at the directory, fsck keeps there what it has saved.
+		if !e.IsDir() || strings.HasPrefix(id, ".") || id == "lost+found" {
 			continue
 		}
 		group.Go(func() error {

@@ -60,6 +60,18 @@ func TestATornOrMissingRecordIsReported(t *testing.T) {
 	}
 }
 
+// TestWhatFsckHasSavedIsNoRecord: the directory may have a disk of its own. Seen to fail where lost+found was taken for
+// an object whose record is missing, which is removed.
+func TestWhatFsckHasSavedIsNoRecord(t *testing.T) {
+	r := Records{Dir: t.TempDir(), File: "thing.json"}
+	if err := os.Mkdir(r.Path("lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if broken, _, err := r.Load(func(string) any { return &thing{} }); err != nil || len(broken) != 0 {
+		t.Errorf("broken: %v, %v", broken, err)
+	}
+}
+
 // failing is a file whose reads fail with EIO: it is the memory of this process at address 0.
 const failing = "/proc/self/mem"
 

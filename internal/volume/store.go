@@ -119,15 +119,15 @@ func Open(cfg Config) (*Store, error) {
 }
 
 func (s *Store) load(name string, rec Record) error {
+	if err := CheckName(name); err != nil { // it is somebody else's, and stays
+		return err
+	}
 	info, err := os.Lstat(s.data(name))
 	if errors.Is(err, os.ErrNotExist) {
 		s.cfg.Log.Warn("remove a volume that was never finished", "volume", name)
 		return s.cfg.Discard(s.records.Path(name))
 	}
 	if err != nil {
-		return err
-	}
-	if err := CheckName(name); err != nil {
 		return err
 	}
 	if rec.Name != name {

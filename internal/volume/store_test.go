@@ -382,6 +382,9 @@ func TestOpenFinishesWhatACrashHasLeft(t *testing.T) {
 	write(t, filepath.Join(s.filling("whole"), "half"), "x")
 	write(t, filepath.Join(dir, "torn", dataDir, "precious"), "x")
 	write(t, filepath.Join(dir, "torn", recordFile), `{"name": "to`)
+	for _, others := range []string{"lost+found", "not a volume"} {
+		write(t, filepath.Join(dir, others, "precious"), "x")
+	}
 	s = open(t, dir)
 	var names []string
 	for _, v := range s.List() {
@@ -392,6 +395,11 @@ func TestOpenFinishesWhatACrashHasLeft(t *testing.T) {
 	}
 	if read(t, filepath.Join(whole, "f")) != "x" || read(t, filepath.Join(s.Path("torn"), "precious")) != "x" {
 		t.Error("content is lost")
+	}
+	for _, others := range []string{"lost+found", "not a volume"} { // of a disk that is mounted there
+		if read(t, filepath.Join(dir, others, "precious")) != "x" {
+			t.Errorf("%s has lost its content", others)
+		}
 	}
 	for _, gone := range []string{"recorded", "filling", "whole/filling"} {
 		if _, err := os.Lstat(filepath.Join(dir, gone)); err == nil {

@@ -33,13 +33,14 @@ func New(ctx context.Context, dir string, log *slog.Logger) *Trash {
 }
 
 // Discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On
-// a disk that has no room for a further name in the trash it is removed where it is.
+// a disk that has no room for a further name in the trash, and on another disk than the trash's, it is removed where it
+// is.
 func (t *Trash) Discard(dir string) error {
 	err := os.Rename(dir, filepath.Join(t.dir, record.NewID()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if disk.Full(err) {
+	if disk.Full(err) || errors.Is(err, unix.EXDEV) { // an administrator may mount a disk at the directory of volumes
 		return t.removeInPlace(dir)
 	}
 	if err != nil {

@@ -102,6 +102,32 @@ func TestOnAFullDiskADirectoryIsRemovedWhereItIs(t *testing.T) {
 	}
 }
 
+// TestOnAnotherDiskADirectoryIsRemovedWhereItIs: the volumes may have a disk of their own. Seen to fail where no volume
+// there could be removed.
+func TestOnAnotherDiskADirectoryIsRemovedWhereItIs(t *testing.T) {
+	asroot.Need(t, "mounts")
+	tr, volumes, _ := newTrash(t)
+	if err := os.Mkdir(volumes, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("disk", volumes, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(volumes, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(volumes, "v")
+	fill(t, dir)
+	if err := tr.Discard(dir); err != nil {
+		t.Error(err)
+	}
+	if n := entries(t, volumes) + entries(t, tr.dir); n != 0 {
+		t.Errorf("%d directories are left", n)
+	}
+}
+
 // A directory may come here with a mount in it, when both tries to unmount have failed. It goes nevertheless, and what
 // is mounted stays. It was seen to stay in the trash for good.
 func TestAMountInADiscardedDirectoryIsDetached(t *testing.T) {
