@@ -210,9 +210,9 @@ func (s *Store) Create(ctx context.Context, name string) error {
 func (s *Store) make(ctx context.Context, v *volume, f Fill) error {
 	name := v.rec.Name
 	err := s.ensure(ctx, v, f)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		v.made = true
 		return nil
 	}
@@ -339,11 +339,14 @@ func (s *Store) discardFilling(name string) error {
 	return s.cfg.Discard(s.filling(name))
 }
 
-// discard removes a volume. The caller holds its op and s.mu.
+// discard removes a volume. The caller holds its op, so that nobody begins to use the volume meanwhile, but not s.mu: on
+// a full disk, all of the volume's files are removed here.
 func (s *Store) discard(name string) error {
 	if err := s.cfg.Discard(s.records.Path(name)); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	delete(s.volumes, name)
 	return nil
 }
@@ -368,9 +371,10 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	}
 	defer v.op.Release(1)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(v.users) > 0 {
-		return &InUseError{Name: name, Users: v.userList()}
+	users := v.userList()
+	s.mu.Unlock()
+	if len(users) > 0 {
+		return &InUseError{Name: name, Users: users}
 	}
 	if err := s.discard(name); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)

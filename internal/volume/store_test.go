@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -304,6 +305,53 @@ func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestARemovalHoldsNobodyElseUp: on a full disk it removes all files of the volume before it returns. Seen to fail where
+// the store stayed locked meanwhile, so that no container could be removed.
+func TestARemovalHoldsNobodyElseUp(t *testing.T) {
+	asroot.Need(t, "chown")
+	removing, goOn := make(chan struct{}), make(chan struct{})
+	s, err := Open(Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Discard: func(dir string) error {
+		close(removing)
+		<-goOn
+		return os.RemoveAll(dir)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use(t, s, "full", "gone", Fill{})
+	use(t, s, "other", "c", Fill{})
+	s.Release("gone")
+	removed := make(chan error, 1)
+	go func() { removed <- s.Remove(context.Background(), "full") }()
+	<-removing
+	rest := make(chan struct{})
+	go func() {
+		defer close(rest)
+		s.List()
+		s.Release("c")
+	}()
+	select {
+	case <-rest:
+	case <-time.After(time.Minute):
+		close(goOn)
+		<-removed
+		t.Fatal("the store is locked while a volume is removed")
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Use(ended, "full", "late", Fill{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a volume that is being removed is used: %v", err)
+	}
+	close(goOn)
+	if err := <-removed; err != nil {
+		t.Error(err)
+	}
+	<-rest
+	if _, err := s.Get("full"); !errdefs.IsNotFound(err) {
+		t.Errorf("the volume is there: %v", err)
 	}
 }
 
