@@ -397,7 +397,9 @@ func mountOf(p string) (at, optional string, err error) {
 	if resolved.Mount == 0 { // before Linux 5.8
 		return mountAbove(p)
 	}
-	if mountns.Node() != nil { // the node's own mount may have become another than the one that is seen here
+	// The node's own mount may have become another than the one that is seen here. In Berth's directories it is not the one
+	// that the container gets.
+	if mountns.Node() != nil && !mountns.Own(resolved.Path) {
 		err := mountns.OnNode(func() (err error) {
 			at, optional, err = mountAbove(resolved.Path)
 			return err

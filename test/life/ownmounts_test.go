@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -248,6 +249,27 @@ func TestOwnMountsBesideMountsThatAreNotShared(t *testing.T) {
 			t.Error("something was made below the volume")
 		}
 	})
+}
+
+// TestOwnMountsRefuseThePropagationOfNamedVolumes: they are in a directory whose mounts are not the node's. Seen to fail
+// while the node's mount was looked at, which is shared: nothing propagated, and nothing said so.
+func TestOwnMountsRefuseThePropagationOfNamedVolumes(t *testing.T) {
+	needOwnMounts(t)
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n)
+	for _, propagation := range []cri.MountPropagation{cri.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+		cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER} {
+		c, err := create(t, p, named(t, "v", "/v"), func(c *cri.ContainerConfig) {
+			c.Mounts[len(c.Mounts)-1].Propagation = propagation
+		})
+		if err == nil {
+			err = c.TryStart()
+		}
+		if status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%s: %v", propagation, err)
+		}
+	}
+	runNamed(t, p, named(t, "v", "/v"))
 }
 
 // TestOwnMountsLeaveNetworkNamespacesToTheNode: also where the directory of their pins is on a mount that is not
