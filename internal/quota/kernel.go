@@ -146,8 +146,9 @@ func missing(at string, counted bool) error {
 	return fmt.Errorf("%s on %s has no project quotas: %s: %w", kind, point, do, errdefs.ErrFailedPrecondition)
 }
 
-// limit sets how many bytes an ID may take on the file system of a path; 0: as many as there are.
-func limit(path string, id uint32, bytes uint64) error {
+// limit sets how many bytes an ID may take on the file system of a path; 0: as many as there are. It waits where the
+// file system is frozen, or its disk does not answer, for as long as that lasts. It is a variable for tests.
+var limit = func(path string, id uint32, bytes uint64) error {
 	q := diskQuota{version: 1, flags: projectFlag, fields: fieldHard | fieldSoft, id: id, hard: bytes / block}
 	if err := command(existing(path), setLimit, id, unsafe.Pointer(&q)); err != nil {
 		return fmt.Errorf("limit project %d on the file system of %s: %w", id, path, err)

@@ -79,6 +79,10 @@ type Ledger struct {
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
 
+	// holders has as keys those that have a grant, or may have one. It is changed with mu held, and read without it: mu is
+	// held during calls of the kernel that may wait for a disk, and most containers have no quota.
+	holders sync.Map
+
 	mu      sync.Mutex // guards what follows
 	grants  map[uint32]*Grant
 	next    uint32
@@ -114,6 +118,9 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 	}
 	for _, g := range loaded {
 		l.grants[g.ID] = g
+		for holder := range g.Holders {
+			l.holders.Store(holder, nil)
+		}
 	}
 	return l, nil
 }
@@ -126,25 +133,39 @@ func (l *Ledger) Close() {
 
 func recordName(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
 
-// Reconcile ends the grants of holders that are gone and sets the limits of the others again.
+// Reconcile ends the grants of holders that are gone. It sets the limits of the others again in the background, because
+// a file system that does not answer would keep the node down.
 func (l *Ledger) Reconcile(lives func(holder string) bool) {
 	l.mu.Lock()
-	var gone []string
+	// It is held to the end: what is started here may hold it for as long as a file system does not answer.
+	defer l.mu.Unlock()
+	gone := map[string]bool{}
 	for _, g := range l.grants {
-		for holder, dirs := range g.Holders {
-			if !lives(holder) {
-				gone = append(gone, holder)
-			} else if err := limit(dirs[0], g.ID, g.Limit); err != nil {
-				l.log.Error("set a disk quota again", "container_id", holder, "project", g.ID, "error", err)
-			}
+		for holder := range g.Holders {
+			gone[holder] = !lives(holder)
 		}
 		if len(g.Holders) == 0 || len(g.Clearing) > 0 {
 			l.startClearing(g.ID)
 		}
 	}
-	l.mu.Unlock()
-	for _, holder := range gone {
-		l.Release(holder)
+	for holder, isGone := range gone {
+		if isGone {
+			l.takeBackLocked(holder, everything)
+		}
+	}
+	l.work.Go(l.limitAgain)
+}
+
+// limitAgain sets the limits of all grants again: a file system that was repaired may have lost them.
+func (l *Ledger) limitAgain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.grants {
+		for holder, dirs := range g.Holders {
+			if err := limit(dirs[0], g.ID, g.Limit); err != nil {
+				l.log.Error("set a disk quota again", "container_id", holder, "project", g.ID, "error", err)
+			}
+		}
 	}
 }
 
@@ -182,6 +203,7 @@ func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error
 		l.mu.Lock()
 	}
 	defer l.mu.Unlock()
+	l.holders.Store(holder, nil)
 	g, err := l.choose(w)
 	if err != nil {
 		return nil, err
@@ -302,6 +324,9 @@ func (l *Ledger) Mark(ctx context.Context, id uint32, dirs ...string) error {
 
 // Resize changes the limit of the grant that a holder has for a directory. found is false where it has none.
 func (l *Ledger) Resize(holder, dir string, bytes uint64) (found bool, err error) {
+	if !l.mayHold(holder) {
+		return false, nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range l.grants {
@@ -325,6 +350,9 @@ func (l *Ledger) Resize(holder, dir string, bytes uint64) (found bool, err error
 
 // Held returns the grants of a holder.
 func (l *Ledger) Held(holder string) []*Grant {
+	if !l.mayHold(holder) {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []*Grant
@@ -336,11 +364,19 @@ func (l *Ledger) Held(holder string) []*Grant {
 	return list
 }
 
+// mayHold is false for who has no grant. The answer does not wait for any disk.
+func (l *Ledger) mayHold(holder string) bool {
+	_, may := l.holders.Load(holder)
+	return may
+}
+
 // Release takes back all IDs of a holder. Files that still have one of them are cleared in the background, after a
 // crash by the next berthd.
 func (l *Ledger) Release(holder string) {
-	l.takeBack(holder, func(string) bool { return true })
+	l.takeBack(holder, everything)
 }
+
+func everything(string) bool { return true }
 
 // Return takes back what Take has given a holder for directories, as Release does for all of them.
 func (l *Ledger) Return(holder string, dirs ...string) {
@@ -349,8 +385,22 @@ func (l *Ledger) Return(holder string, dirs ...string) {
 
 // takeBack takes back the directories of a holder that which chooses.
 func (l *Ledger) takeBack(holder string, which func(dir string) bool) {
+	if !l.mayHold(holder) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.takeBackLocked(holder, which)
+}
+
+// takeBackLocked is takeBack for a caller who holds l.mu.
+func (l *Ledger) takeBackLocked(holder string, which func(dir string) bool) {
+	keeps := false
+	defer func() {
+		if !keeps {
+			l.holders.Delete(holder)
+		}
+	}()
 	for _, g := range l.grants {
 		dirs, held := g.Holders[holder]
 		if !held {
@@ -364,6 +414,7 @@ func (l *Ledger) takeBack(holder string, which func(dir string) bool) {
 				kept = append(kept, dir)
 			}
 		}
+		keeps = keeps || len(kept) > 0
 		if len(back) == 0 && len(kept) > 0 {
 			continue
 		}
