@@ -34,6 +34,7 @@ const (
 	actResolve = "resolve"
 	actCreate  = "create"
 	actNode    = "node"
+	actPresent = "present"
 	actBelow   = "below"
 	actRelabel = "relabel"
 	actMount   = "mount"
@@ -67,6 +68,8 @@ func act(what, path string, more []string) (any, error) {
 		return create(path)
 	case what == actNode:
 		return nodeAt(path)
+	case what == actPresent:
+		return present(path, more), nil
 	case what == actBelow:
 		return devicesBelow(path)
 	case what == actRelabel && len(more) == 2:

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +51,32 @@ func Stat(path string) (Node, error) {
 func nodeAt(path string) (Node, error) {
 	n := Node{Path: path}
 	return n, n.fill(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// Present are those of the names that lead to a file in a directory. The error is errdefs.ErrUnavailable where the file
+// system does not answer within some seconds. One child looks for all names, unless the kernel has them in its cache.
+func Present(dir string, names []string) ([]string, error) {
+	if !slices.ContainsFunc(names, func(name string) bool {
+		fd, err := openKnown(filepath.Join(dir, name), 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err != nil
+	}) {
+		return names, nil
+	}
+	var found []string
+	err := ask(actPresent, dir, &found, nil, names...)
+	return found, err
+}
+
+func present(dir string, names []string) (found []string) {
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			found = append(found, name)
+		}
+	}
+	return found
 }
 
 // DevicesBelow are the devices in a directory and in those below it, with errors as Stat has them. A child looks,

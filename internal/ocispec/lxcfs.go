@@ -1,10 +1,12 @@
 package ocispec
 
 import (
-	"os"
+	"fmt"
 	"path/filepath"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/hostpath"
 )
 
 // lxcfsFiles are what lxcfs has of /proc; older ones have fewer.
@@ -15,13 +17,15 @@ func (b *builder) lxcfsMounts() ([]specs.Mount, error) {
 	if !b.in.Sandbox.LXCFS {
 		return nil, nil
 	}
+	dir := filepath.Join(b.host.LXCFS, "proc")
+	names, err := hostpath.Present(dir, lxcfsFiles) // where lxcfs hangs, berthd itself could not even be killed
+	if err != nil {
+		return nil, fmt.Errorf("lxcfs: %w", err)
+	}
 	var out []specs.Mount
-	for _, name := range lxcfsFiles {
-		file := filepath.Join(b.host.LXCFS, "proc", name)
-		if _, err := os.Stat(file); err == nil {
-			out = append(out, specs.Mount{Destination: "/proc/" + name, Type: "bind", Source: file,
-				Options: []string{"bind", "nosuid", "noexec", "nodev", "rprivate", "rw"}})
-		}
+	for _, name := range names {
+		out = append(out, specs.Mount{Destination: "/proc/" + name, Type: "bind", Source: filepath.Join(dir, name),
+			Options: []string{"bind", "nosuid", "noexec", "nodev", "rprivate", "rw"}})
 	}
 	if len(out) == 0 {
 		return nil, unable("lxcfs: nothing is mounted at %s: does lxcfs run?", b.host.LXCFS)

@@ -5,11 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
+	"berth/internal/hostpath/mutetest"
 	"berth/internal/model"
 )
 
@@ -123,6 +125,36 @@ func TestLXCFSFilesAreMountedOverProc(t *testing.T) {
 	b.in.Sandbox = &model.SandboxConfig{}
 	if got, err := b.lxcfsMounts(); err != nil || got != nil {
 		t.Errorf("not asked for: %v, %v", got, err)
+	}
+}
+
+// TestLXCFSThatHangsHoldsUpOnlyItsContainers: a process that waits for a FUSE file system cannot be killed. Seen to fail
+// where berthd itself looked at the files.
+func TestLXCFSThatHangsHoldsUpOnlyItsContainers(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "proc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := mutetest.Mount(t, filepath.Join(dir, "proc"))
+	b := &builder{in: Input{Sandbox: &model.SandboxConfig{LXCFS: true}}, host: &Host{LXCFS: dir}}
+	if got, err := b.lxcfsMounts(); err != nil || len(got) != len(lxcfsFiles) {
+		t.Errorf("as long as it answers: %v, %v", got, err)
+	}
+	f.Mute()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := b.lxcfsMounts()
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if !errdefs.IsUnavailable(err) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(time.Minute):
+		f.End()
+		<-answered
+		t.Error("this process waits for lxcfs")
 	}
 }
 
