@@ -106,7 +106,8 @@ func TestADaemonThatHoldsAPipeOpenDoesNotHoldItsExec(t *testing.T) {
 	}
 }
 
-// outrun is a client that is slower than what a daemon writes: whenever it has taken something, the stream is full again.
+// outrun is a client that is slower than what a daemon writes: whenever it has taken something, the stream is full
+// again.
 type outrun struct {
 	refill func()
 	taken  atomic.Int64
