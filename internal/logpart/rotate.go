@@ -68,6 +68,15 @@ func Rotate(path string, current *os.File, at time.Time) (*Rotated, error) {
 	return &Rotated{File: file, Part: part}, nil
 }
 
+// Back gives a part that its log was just renamed to the log's name again. If the log has a new file already, the error
+// is fs.ErrExist, and nothing has changed: that file may be written to.
+func Back(part, path string) error {
+	if err := rename(unix.AT_FDCWD, part, path); err != nil {
+		return &os.LinkError{Op: "rename", Old: part, New: path, Err: err}
+	}
+	return nil
+}
+
 // Prune removes the oldest parts of the log at path, such that keep are left, and returns how many bytes they had. A
 // part that is no regular file is not removed.
 func Prune(path string, keep int) (removed int64, err error) {

@@ -58,7 +58,11 @@ func (r *Rotation) Rotate(ctx context.Context, id, log string) error {
 		return err
 	}
 	if _, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
-		return errors.Join(fmt.Errorf("open a new log: %w", connection.Plain(err)), os.Rename(part, log))
+		back := logpart.Back(part, log)
+		if errors.Is(back, fs.ErrExist) {
+			return nil // the runtime has opened the new log, and only its answer was lost
+		}
+		return errors.Join(fmt.Errorf("open a new log: %w", connection.Plain(err)), back)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ type runtime struct {
 	cri.RuntimeServiceClient
 	log   string
 	fails bool
+	lost  bool // the answer, after the log was opened
 	state cri.ContainerState
 }
 
@@ -30,7 +31,10 @@ func (r *runtime) ReopenContainerLog(context.Context, *cri.ReopenContainerLogReq
 	if r.fails {
 		return nil, errors.New("no")
 	}
-	return &cri.ReopenContainerLogResponse{}, os.WriteFile(r.log, nil, 0o600)
+	if err := os.WriteFile(r.log, nil, 0o600); err != nil || !r.lost {
+		return &cri.ReopenContainerLogResponse{}, err
+	}
+	return nil, errors.New("the connection is closed")
 }
 
 func fill(t *testing.T, log string, size int64) {
@@ -57,6 +61,22 @@ func parts(t *testing.T, log string) (plain, zipped int) {
 		}
 	}
 	return plain, zipped
+}
+
+// TestALogThatIsWrittenToKeepsItsName: where the answer of the runtime is lost, the new log may be in use already.
+func TestALogThatIsWrittenToKeepsItsName(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "0.log")
+	r := &Rotation{Runtime: &runtime{log: log, lost: true, state: cri.ContainerState_CONTAINER_RUNNING}}
+	fill(t, log, maxSize)
+	if err := r.Rotate(t.Context(), "id", log); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(log); err != nil || info.Size() != 0 {
+		t.Errorf("the new log has been replaced: %v", err)
+	}
+	if plain, zipped := parts(t, log); plain != 1 || zipped != 0 {
+		t.Errorf("there are %d parts and %d compressed ones, want the log that was full", plain, zipped)
+	}
 }
 
 func TestFullLogsAreRotatedAndFiveFilesAreKept(t *testing.T) {

@@ -177,6 +177,26 @@ func (l *Log) replaceLocked(f *os.File) {
 	}
 }
 
+// removedLocked opens the file that has the log's name now, where that in use has lost its last name: nobody can read
+// what is written to it. Somebody has removed it, or has rotated the log, has not got the answer of Reopen, and has
+// renamed the old file back over the one that Reopen had opened. st becomes that of the new file.
+func (l *Log) removedLocked(st *unix.Stat_t) error {
+	l.nextOpen = time.Now().Add(reopenAfter) // somebody may remove it all the time
+	f, err := logpart.Open(l.path)
+	if err != nil {
+		l.file.Close()
+		l.file = nil
+		l.failLocked(err)
+		return err
+	}
+	l.replaceLocked(f)
+	if err := unix.Fstat(int(l.file.Fd()), st); err != nil || st.Nlink == 0 {
+		return nil // a file system that does not count names
+	}
+	l.logger.Warn("log was removed or replaced; it goes on in the file that has its name", "path", l.path)
+	return nil
+}
+
 // Dropped is how many bytes of records could not be written so far.
 func (l *Log) Dropped() uint64 {
 	l.mu.Lock()
@@ -205,6 +225,13 @@ func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	fd := int(l.file.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err == nil {
+		if st.Nlink == 0 && !time.Now().Before(l.nextOpen) {
+			if l.removedLocked(&st) != nil {
+				l.drop(len(b))
+				return
+			}
+			fd = int(l.file.Fd())
+		}
 		if l.rotation != nil && l.rotateLocked(&st, len(b), from, mark) {
 			fd = int(l.file.Fd())
 		}

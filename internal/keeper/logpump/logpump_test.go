@@ -2,6 +2,7 @@ package logpump
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -235,6 +236,59 @@ func TestARecordThatWasCutOffGoes(t *testing.T) {
 		if got, err := os.ReadFile(path); err != nil || string(got) != c.want {
 			t.Errorf("%q became %q, %v", c.before, got, err)
 		}
+	}
+}
+
+// TestALogGoesOnInTheFileThatHasItsName, though another program has taken that of the file in use.
+func TestALogGoesOnInTheFileThatHasItsName(t *testing.T) {
+	for name, take := range map[string]func(t *testing.T, l *Log, path string){
+		"a rotation is undone after the file was reopened": func(t *testing.T, l *Log, path string) {
+			if err := errors.Join(os.Rename(path, path+".part"), l.Reopen(), os.Rename(path+".part", path)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the file is removed": func(t *testing.T, _ *Log, path string) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "0.log")
+			l, p, w := pump(t, path)
+			take(t, l, path)
+			fmt.Fprintln(w, "line")
+			w.Close()
+			<-p.Done()
+			if text, _ := contents(t, path); text != "line\n" {
+				t.Errorf("the log has %q", text)
+			}
+		})
+	}
+}
+
+// TestALogWhoseDirectoryIsRemovedIsToldOnce, and what it loses is counted.
+func TestALogWhoseDirectoryIsRemovedIsToldOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	l := New(filepath.Join(dir, "0.log"), roomy(t.TempDir()), slog.New(slog.NewTextHandler(&said, nil)))
+	defer l.Close()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	b, err := newBuffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	for range 3 {
+		l.write([]byte("record\n"), b, 0)
+	}
+	if n := strings.Count(said.String(), "cannot be written"); n != 1 || l.Dropped() != 3*uint64(len("record\n")) {
+		t.Errorf("told %d times, and %d bytes are counted: %s", n, l.Dropped(), &said)
 	}
 }
 
