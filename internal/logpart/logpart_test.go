@@ -2,6 +2,7 @@ package logpart
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,60 @@ func TestAPartIsNeverRenamedOver(t *testing.T) {
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm()&^0o640 != 0 {
 		t.Errorf("the new file: %v, %v", st, err)
+	}
+}
+
+// TestTheNewestPartIsTheLastThoughTheClockGoesBack: the parts that are removed are the oldest all the same.
+func TestTheNewestPartIsTheLastThoughTheClockGoesBack(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "0.log")
+	file := write(t, path, "0")
+	var parts []string
+	for i, minute := range []int{40, 41, 59, 1, 2, 1} {
+		at := time.Date(2026, 10, 25, 2, minute, 59, 999999000, time.Local)
+		rotated, err := Rotate(path, file, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, rotated.Part)
+		file = rotated.File
+		defer file.Close()
+		if _, err := fmt.Fprint(file, i+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Of("0.log", list(t, dir)); !slices.Equal(got, parts) {
+		t.Errorf("the order of the parts is %q, and they were made in this order: %q", got, parts)
+	}
+	if _, err := Prune(path, 2); err != nil {
+		t.Fatal(err)
+	}
+	left := ""
+	for _, part := range Of("0.log", list(t, dir)) {
+		left += read(t, filepath.Join(dir, part))
+	}
+	if left != "45" {
+		t.Errorf("the parts that are left have %q, want the last two, 45", left)
+	}
+}
+
+func TestThePartThatIsMadeNextIsTheLast(t *testing.T) {
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.Local)
+	for newest, want := range map[string]string{
+		"0.log.20260131-115959":            "0.log.20260131-120000.000000",
+		"0.log.20260131-120000":            "0.log.20260131-120000.000000",
+		"0.log.20260131-130000":            "0.log.20260131-130000.000001",
+		"0.log.20260131-130000.gz":         "0.log.20260131-130000.000001",
+		"0.log.20260131-130000.5":          "0.log.20260131-130000.500001",
+		"0.log.20260131-130000.123456789":  "0.log.20260131-130000.123457",
+		"0.log.20261231-235959.999999.gz":  "0.log.20270101-000000.000000",
+		"0.log.99991231-235959.999999":     "0.log.20260131-120000.000000",
+		"0.log.20269999-999999":            "0.log.20260131-120000.000000",
+		"0.log.20260131-130000.000000.tmp": "0.log.20260131-120000.000000",
+	} {
+		if got := Next("0.log", []string{"0.log.20250101-000000", newest, "0.log"}, at); got != want {
+			t.Errorf("behind %s: %s, want %s", newest, got, want)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // has removed it.
 var ErrMoved = errors.New("another program has renamed or removed the file of the log")
 
-// nameTries is how many names are tried for a part, a microsecond apart.
+// nameTries is how many names more are tried for a part, a microsecond apart.
 const nameTries = 1000
 
 // Rotated is a log that was rotated.
@@ -31,7 +31,8 @@ func Rotate(path string, current *os.File, at time.Time) (*Rotated, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(dir)
+	list := os.NewFile(uintptr(dir), filepath.Dir(path))
+	defer list.Close()
 	base := filepath.Base(path)
 	var open, named unix.Stat_t
 	if err := unix.Fstat(int(current.Fd()), &open); err != nil {
@@ -44,12 +45,17 @@ func Rotate(path string, current *os.File, at time.Time) (*Rotated, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "fstatat", Path: path, Err: err}
 	}
+	names, err := list.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
 	part := ""
 	for try := 0; ; try++ {
-		part = Name(base, at.Add(time.Duration(try)*time.Microsecond))
+		part = Next(base, names, at)
 		if err = rename(dir, base, part); err != unix.EEXIST || try == nameTries {
 			break
 		}
+		names = append(names, part) // somebody else has made it meanwhile
 	}
 	if err == unix.ENOENT {
 		return nil, ErrMoved

@@ -50,10 +50,11 @@ func (r *Rotation) Rotate(ctx context.Context, id, log string) error {
 	if status.GetStatus().GetState() != cri.ContainerState_CONTAINER_RUNNING {
 		return nil // nothing is written any more
 	}
-	if err := prune(log); err != nil {
+	parts, err := prune(log)
+	if err != nil {
 		return err
 	}
-	part := logpart.Name(log, time.Now())
+	part := logpart.Next(log, parts, time.Now())
 	if err := os.Rename(log, part); err != nil {
 		return err
 	}
@@ -68,18 +69,19 @@ func (r *Rotation) Rotate(ctx context.Context, id, log string) error {
 }
 
 // prune compresses the parts of a log and removes the oldest, so that there is room for one more part beside the log.
-// The part that is made next stays as it is: what follows the log may still read it.
-func prune(log string) error {
+// The part that is made next stays as it is: what follows the log may still read it. The result is what is left of the
+// parts, by the names that they had before they were compressed.
+func prune(log string) ([]string, error) {
 	parts, err := filepath.Glob(log + ".*")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	slices.Sort(parts)
 	var kept []string
 	for _, part := range parts {
 		if strings.HasSuffix(part, temporary) { // of a command that was killed
 			if err := os.Remove(part); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
@@ -87,18 +89,18 @@ func prune(log string) error {
 	}
 	for len(kept) > maxFiles-2 {
 		if err := os.Remove(kept[0]); err != nil {
-			return err
+			return nil, err
 		}
 		kept = kept[1:]
 	}
 	for _, part := range kept {
 		if !strings.HasSuffix(part, compressed) {
 			if err := compress(part); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return kept, nil
 }
 
 // compress replaces a file by its compressed form.

@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/logpart"
 )
 
 // runtime opens logs again, or fails to.
@@ -76,6 +79,25 @@ func TestALogThatIsWrittenToKeepsItsName(t *testing.T) {
 	}
 	if plain, zipped := parts(t, log); plain != 1 || zipped != 0 {
 		t.Errorf("there are %d parts and %d compressed ones, want the log that was full", plain, zipped)
+	}
+}
+
+// TestTheNewestPartIsTheLastThoughTheClockWasAhead when the parts before it were made.
+func TestTheNewestPartIsTheLastThoughTheClockWasAhead(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "0.log")
+	ahead := logpart.Name(log, time.Now().Add(time.Hour))
+	fill(t, ahead, 5)
+	fill(t, log, maxSize)
+	r := &Rotation{Runtime: &runtime{log: log, state: cri.ContainerState_CONTAINER_RUNNING}}
+	if err := r.Rotate(t.Context(), "id", log); err != nil {
+		t.Fatal(err)
+	}
+	names, err := filepath.Glob(log + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) != 2 || names[0] != ahead+compressed {
+		t.Errorf("the parts are %q, want %s and then a new one", names, ahead+compressed)
 	}
 }
 
