@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -183,9 +182,5 @@ func session(ctx context.Context, a *command.App, stdin, tty bool, detach func()
 			s.Stdin = &streaming.DetachReader{Reader: a.In, Detach: detach}
 		}
 	}
-	err := s.Run(ctx)
-	if errors.Is(err, io.EOF) {
-		return errors.New("the runtime closed the connection: it may have been stopped or restarted")
-	}
-	return err
+	return s.Run(ctx)
 }

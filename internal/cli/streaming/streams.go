@@ -20,6 +20,9 @@ type ExitError struct{ Code int }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("the command ended with exit code %d", e.Code) }
 
+// ErrClosed is a connection that ended before the runtime had said how the command or the container went.
+var ErrClosed = errors.New("the runtime closed the connection: it may have been stopped or restarted")
+
 // Session is one exec or attach.
 type Session struct {
 	// URL asks the runtime for the address of the session. Each is good for one try.
@@ -33,7 +36,8 @@ type Session struct {
 	Sizes     remotecommand.TerminalSizeQueue
 }
 
-// Run runs the session until it ends. The error is *ExitError where the command ended with another code than 0.
+// Run runs the session until it ends. The error is *ExitError where the command ended with another code than 0, and
+// ErrClosed where the connection ended before that.
 func (s *Session) Run(ctx context.Context) error {
 	err := s.stream(ctx, s.StdinEnds)
 	if err != nil && !s.StdinEnds && httpstream.IsUpgradeFailure(err) {
@@ -42,6 +46,9 @@ func (s *Session) Run(ctx context.Context) error {
 	var exit utilexec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		return &ExitError{Code: exit.ExitStatus()}
+	}
+	if errors.Is(err, io.EOF) {
+		return ErrClosed
 	}
 	if err != nil {
 		// The streaming server's own words before those of the runtime.
@@ -67,7 +74,7 @@ func (s *Session) stream(ctx context.Context, spdy bool) error {
 	}, Timeout: 0}
 	var executor remotecommand.Executor
 	if spdy {
-		executor, err = remotecommand.NewSPDYExecutor(config, "POST", parsed)
+		executor, err = newSPDYExecutor(config, parsed)
 	} else {
 		executor, err = remotecommand.NewWebSocketExecutorForProtocols(config, "GET", address,
 			remoteproto.StreamProtocolV5Name, remoteproto.StreamProtocolV4Name)
