@@ -189,10 +189,13 @@ func (a *attachment) detach(ctx context.Context) error {
 	ctx, cancel := undo.Context(ctx)
 	defer cancel()
 	err := a.m.cfg.Keeper.Detach(ctx, a.container.ID(), a.request.AttachID)
-	switch replaced := errdefs.IsNotFound(err) || errdefs.IsUnavailable(err); {
-	case !replaced:
+	if !errdefs.IsNotFound(err) && !errdefs.IsUnavailable(err) {
 		return err
-	case !a.out.Any():
+	}
+	if a.request.Stdin {
+		a.closeStdinOnce(ctx) // only the keeper that has ended knew whose input it was
+	}
+	if !a.out.Any() {
 		return fmt.Errorf("the keeper has ended: %v", err)
 	}
 	// The output ended with that keeper, and not with the container.

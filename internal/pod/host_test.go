@@ -480,6 +480,7 @@ type memoryContainer struct {
 	attached map[string]*os.File
 	execs    map[string]*keeper.ExecExit
 	pending  int // an exit code that waits for the end of a pause
+	input    bool
 }
 
 // memoryKeeper says that containers run.
@@ -496,7 +497,8 @@ func (k memoryKeeper) Run(_ context.Context, r *keeper.RunRequest) (*keeper.RunR
 		}
 		k.pid++
 		st := keeper.Status{ID: r.ID, PodID: r.PodID, State: keeper.StateRunning, PID: k.pid, StartedAt: time.Now()}
-		k.running[r.ID] = &memoryContainer{status: st, attached: map[string]*os.File{}, execs: map[string]*keeper.ExecExit{}}
+		k.running[r.ID] = &memoryContainer{status: st, attached: map[string]*os.File{}, execs: map[string]*keeper.ExecExit{},
+			input: r.Stdin}
 		memoryCgroups(k).put(r.Spec.Linux.CgroupsPath)
 		result = &keeper.RunResult{PID: st.PID, StartedAt: st.StartedAt, Phases: []keeper.Phase{{Name: "fork"}}}
 		if r.Attach != nil {
@@ -667,8 +669,39 @@ func (k memoryKeeper) Detach(_ context.Context, _, attach string) error {
 		return nil
 	})
 }
-func (k memoryKeeper) Input(string) (*keeper.Input, error)      { return nil, errdefs.ErrNotFound }
-func (k memoryKeeper) CloseStdin(context.Context, string) error { return nil }
+
+// Input is read by nobody.
+func (k memoryKeeper) Input(id string) (input *keeper.Input, err error) {
+	err = k.of(id, func(c *memoryContainer) error {
+		if !c.input {
+			return fmt.Errorf("container %s has no open input: %w", id, errdefs.ErrFailedPrecondition)
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		r.Close()
+		input = &keeper.Input{File: w}
+		return nil
+	})
+	return input, err
+}
+func (k memoryKeeper) CloseStdin(_ context.Context, id string) error {
+	return k.of(id, func(c *memoryContainer) error { c.input = false; return nil })
+}
+
+// replaced is another keeper, which knows nothing of the clients of the one before.
+func (k memoryKeeper) replaced() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.attached)
+	for _, c := range k.running {
+		for _, f := range c.attached {
+			f.Close()
+		}
+		clear(c.attached)
+	}
+}
 func (k memoryKeeper) ReopenLog(_ context.Context, id string) error {
 	return k.of(id, func(*memoryContainer) error { return nil })
 }

@@ -615,6 +615,57 @@ func TestAnAttachedClientSeesTheOutputToItsEnd(t *testing.T) {
 	}
 }
 
+// attachOnce runs a container whose input is its first client's alone, and attaches a client whose input goes on. The
+// client has got the first line of the output. ended gets the result of its attach.
+func (n *memoryNode) attachOnce() (id string, ended chan error) {
+	n.t.Helper()
+	pod, err := n.RunSandbox(n.t.Context(), podConfig(), "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	config := serverConfig()
+	config.Stdin, config.StdinOnce = true, true
+	if id, err = n.CreateContainer(n.t.Context(), pod, config); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.StartContainer(n.t.Context(), id); err != nil {
+		n.t.Fatal(err)
+	}
+	return id, n.attach(id)
+}
+
+// attach attaches a client with input that goes on, and waits for the first line of the output.
+func (n *memoryNode) attach(id string) (ended chan error) {
+	n.t.Helper()
+	stdin, typed := io.Pipe()
+	n.t.Cleanup(func() { typed.Close() })
+	r, w := io.Pipe()
+	ended = make(chan error, 1)
+	go func() {
+		err := n.Attach(n.t.Context(), id, AttachOptions{Stdin: stdin, Stdout: w})
+		w.CloseWithError(err)
+		ended <- err
+	}()
+	line := make([]byte, len("output\n"))
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != "output\n" {
+		n.t.Fatalf("the client gets %q: %v", line, err)
+	}
+	return ended
+}
+
+// TestTheInputOfTheFirstClientEndsThoughItsKeeperWasKilled: the next keeper does not know whose the input was.
+func TestTheInputOfTheFirstClientEndsThoughItsKeeperWasKilled(t *testing.T) {
+	n := newMemoryNode(t)
+	id, ended := n.attachOnce()
+	memoryKeeper{n.host}.replaced()
+	if err := <-ended; !errdefs.IsUnavailable(err) {
+		t.Errorf("the attach ends with the error %v", err)
+	}
+	if _, err := (memoryKeeper{n.host}).Input(id); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("the container can still have input: %v", err)
+	}
+}
+
 func TestAClientThatStartsAContainerIsAttachedFromTheBeginning(t *testing.T) {
 	n := newMemoryNode(t)
 	pod, err := n.RunSandbox(t.Context(), podConfig(), "")
