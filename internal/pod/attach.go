@@ -112,8 +112,11 @@ func (a *attachment) openInput() (err error) {
 		return nil
 	}
 	a.input, err = a.m.cfg.Keeper.Input(a.container.ID())
-	if a.phase == record.ContainerCreated && errdefs.IsNotFound(err) { // it has ended by now: its output is there
+	switch {
+	case a.phase == record.ContainerCreated && errdefs.IsNotFound(err): // it has ended by now: its output is there
 		return nil
+	case a.rec.Config.StdinOnce && errdefs.IsFailedPrecondition(err) && a.out.Any():
+		return nil // its first client has gone, and the input with it: a later one has the output, as with containerd
 	}
 	return err
 }
@@ -125,7 +128,11 @@ func (a *attachment) copy(ctx context.Context) {
 		go stdio.Resize(a.input.File, a.opts.Resize, a.done)
 	}
 	a.inputDone = make(chan struct{})
-	if a.opts.Stdin == nil || a.input == nil {
+	switch {
+	case a.opts.Stdin == nil:
+		return
+	case a.input == nil: // what the client sends must not hold up its connection
+		go func() { _, _ = io.Copy(io.Discard, a.opts.Stdin) }()
 		return
 	}
 	go func() {

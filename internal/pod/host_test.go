@@ -651,11 +651,14 @@ func (k memoryKeeper) Attach(_ context.Context, r *keeper.AttachRequest) error {
 
 // join gives a client a line of output.
 func (k memoryKeeper) join(c *memoryContainer, r *keeper.AttachRequest) error {
+	k.attached[r.AttachID] = true
+	if r.Stdout == nil {
+		return nil
+	}
 	fd, err := syscall.Dup(int(r.Stdout.Fd()))
 	if err != nil {
 		return err
 	}
-	k.attached[r.AttachID] = true
 	c.attached[r.AttachID] = os.NewFile(uintptr(fd), "attached")
 	_, err = c.attached[r.AttachID].WriteString("output\n")
 	return err

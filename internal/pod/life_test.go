@@ -631,13 +631,15 @@ func (n *memoryNode) attachOnce() (id string, ended chan error) {
 	if err := n.StartContainer(n.t.Context(), id); err != nil {
 		n.t.Fatal(err)
 	}
-	return id, n.attach(id)
+	_, ended = n.attach(id)
+	return id, ended
 }
 
 // attach attaches a client with input that goes on, and waits for the first line of the output.
-func (n *memoryNode) attach(id string) (ended chan error) {
+func (n *memoryNode) attach(id string) (typed *io.PipeWriter, ended chan error) {
 	n.t.Helper()
-	stdin, typed := io.Pipe()
+	var stdin io.Reader
+	stdin, typed = io.Pipe()
 	n.t.Cleanup(func() { typed.Close() })
 	r, w := io.Pipe()
 	ended = make(chan error, 1)
@@ -650,7 +652,7 @@ func (n *memoryNode) attach(id string) (ended chan error) {
 	if _, err := io.ReadFull(r, line); err != nil || string(line) != "output\n" {
 		n.t.Fatalf("the client gets %q: %v", line, err)
 	}
-	return ended
+	return typed, ended
 }
 
 // TestTheInputOfTheFirstClientEndsThoughItsKeeperWasKilled: the next keeper does not know whose the input was.
@@ -663,6 +665,29 @@ func TestTheInputOfTheFirstClientEndsThoughItsKeeperWasKilled(t *testing.T) {
 	}
 	if _, err := (memoryKeeper{n.host}).Input(id); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("the container can still have input: %v", err)
+	}
+}
+
+// TestALaterClientOfAnInputThatHasEndedGetsTheOutput, and what it sends is dropped. One that only sends is refused.
+func TestALaterClientOfAnInputThatHasEndedGetsTheOutput(t *testing.T) {
+	n := newMemoryNode(t)
+	id, first := n.attachOnce()
+	memoryKeeper{n.host}.replaced() // the first client goes
+	<-first
+	typed, later := n.attach(id)
+	limit := time.AfterFunc(time.Minute, func() { typed.Close() })
+	defer limit.Stop()
+	if _, err := typed.Write([]byte("x")); err != nil {
+		t.Errorf("what the later client sends is not taken: %v", err)
+	}
+	if err := n.Attach(t.Context(), id, AttachOptions{Stdin: strings.NewReader("x")}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one that has no output: %v", err)
+	}
+	if err := n.StopContainer(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-later; err != nil {
+		t.Errorf("the later client's attach ends with the error %v", err)
 	}
 }
 
