@@ -72,6 +72,21 @@ func TestLinesAreParsed(t *testing.T) {
 	}
 }
 
+// TestALineThatIsNoneOfALogHidesNoOther, and the first one is told.
+func TestALineThatIsNoneOfALogHidesNoOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, logLine(1, "stdout", "F", "a")+"2026-01\n"+logLine(2, "stdout", "F", "b")+"\x00\x00\n"+
+		"yesterday stdout F torn\n"+logLine(3, "stderr", "F", "c"))
+	var told []string
+	options := Options{Tail: -1, Since: time.Unix(1, 0), Bad: func(err error) { told = append(told, err.Error()) }}
+	if got, want := read(t, path, options), []string{"stdout:a", "stdout:b", "stderr:c"}; !slices.Equal(got, want) {
+		t.Errorf("read are %q, want %q", got, want)
+	}
+	if len(told) != 1 || !strings.Contains(told[0], `"2026-01"`) {
+		t.Errorf("told is %q", told)
+	}
+}
+
 func TestPartsAreJoinedPerStream(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, logLine(1, "stdout", "P", "a")+logLine(2, "stderr", "F", "x")+logLine(3, "stdout", "P", "b")+

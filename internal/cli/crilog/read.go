@@ -27,6 +27,9 @@ type Options struct {
 	Follow bool
 	// Ended is closed once nothing more will be written: following ends with what is there then. Nil: never.
 	Ended <-chan struct{}
+	// Bad is told the first line of a file that is not one of a CRI log: a power failure leaves such lines, for example.
+	// They are left out. Nil: nobody is told.
+	Bad func(error)
 }
 
 // recheck is how often a followed log is looked at where no notice of the file system comes.
@@ -75,6 +78,7 @@ type Reader struct {
 	buffer  *bufio.Reader
 	pending []byte // the beginning of a line that is not whole yet
 	offset  int64  // of what has been taken from file
+	bad     bool   // file has a bad line, and Bad was told
 	lines   joiner
 }
 
@@ -196,7 +200,7 @@ func (r *Reader) open(path string, first bool) error {
 		return err
 	}
 	r.closeFile()
-	r.file, r.pending, r.offset = file, nil, 0
+	r.file, r.pending, r.offset, r.bad = file, nil, 0, false
 	if first && r.options.Tail >= 0 {
 		if r.offset, err = tailOffset(file, r.options.Tail); err != nil {
 			return err
@@ -246,12 +250,14 @@ func (r *Reader) drain(ctx context.Context) error {
 func (r *Reader) take(raw []byte) error {
 	rec, err := parse(raw)
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.path, err)
+		r.skip(err)
+		return nil
 	}
 	if !r.options.Since.IsZero() {
 		at, err := rec.time()
 		if err != nil {
-			return fmt.Errorf("%s: %w", r.path, err)
+			r.skip(err)
+			return nil
 		}
 		if at.Before(r.options.Since) {
 			return nil
@@ -261,6 +267,14 @@ func (r *Reader) take(raw []byte) error {
 		return r.emit(line)
 	}
 	return nil
+}
+
+// skip leaves a line out that is not one of a CRI log, as kubelets do: those behind it are worth reading.
+func (r *Reader) skip(err error) {
+	if !r.bad && r.options.Bad != nil {
+		r.options.Bad(fmt.Errorf("%s: lines are left out: %w", r.path, err))
+	}
+	r.bad = true
 }
 
 // rotated says whether another file is at the path than the one that is open, or that one was cut.

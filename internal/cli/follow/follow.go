@@ -78,7 +78,8 @@ func (f *Follower) Start(ctx context.Context, watch *launch.Watch, pod *launch.P
 		}
 	})
 	// Opened now: a pod that fails is removed with its logs.
-	log, err := crilog.Open(c.LogPath, crilog.Options{Tail: -1, Follow: true, Ended: ended})
+	log, err := crilog.Open(c.LogPath, crilog.Options{Tail: -1, Follow: true, Ended: ended,
+		Bad: func(err error) { fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err) }})
 	if err != nil {
 		fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err)
 		return

@@ -42,7 +42,8 @@ which they were written, each with the name of its container.`,
 	}
 	chosen := command.Select(cmd, cobra.ArbitraryArgs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		options := crilog.Options{Tail: o.tail, Follow: o.follow}
+		options := crilog.Options{Tail: o.tail, Follow: o.follow,
+			Bad: func(err error) { fmt.Fprintln(a.Err, "berth:", err) }}
 		var err error
 		if options.Since, err = parseSince(o.since, time.Now()); err != nil {
 			return command.Usage(cmd, err)
