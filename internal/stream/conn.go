@@ -57,6 +57,8 @@ type watchedConn struct {
 	closed   bool          // nobody but linger reads any more
 	patience time.Duration // with a client that takes nothing of what is left
 	counted  bool          // among the sessions
+	over     bool          // nothing is left of it
+	release  func()        // called once nothing is left of it; nil: nothing is to be called
 	stopCut  func() bool   // ends the wait for the sessions' cut
 }
 
@@ -182,6 +184,7 @@ func (c *watchedConn) close() error {
 	tcp, ok := c.Conn.(tcpConn)
 	if !ok || !counted || tcp.CloseWrite() != nil {
 		err := c.Conn.Close()
+		c.ended()
 		if counted {
 			c.open.leave()
 		}
@@ -189,12 +192,37 @@ func (c *watchedConn) close() error {
 	}
 	go func() {
 		defer c.open.leave()
+		defer c.ended()
 		defer tcp.Close()
 		c.reading.Lock()
 		defer c.reading.Unlock()
 		linger(c.open.cut, tcp, patience)
 	}()
 	return nil
+}
+
+// whenEnded has f called when nothing is left of a connection that a handler has taken over: it may linger long after
+// its handler has returned. Where that is so already, or no handler has taken it over, f is called now.
+func (c *watchedConn) whenEnded(f func()) {
+	c.mu.Lock()
+	waits := c.counted && !c.over
+	if waits {
+		c.release = f
+	}
+	c.mu.Unlock()
+	if !waits {
+		f()
+	}
+}
+
+func (c *watchedConn) ended() {
+	c.mu.Lock()
+	c.over = true
+	f := c.release
+	c.mu.Unlock()
+	if f != nil {
+		f()
+	}
 }
 
 // tcpConn is a *net.TCPConn, or one in a wrapper.

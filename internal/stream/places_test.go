@@ -29,6 +29,34 @@ func (p *places) awaitEmpty(t *testing.T) {
 	}
 }
 
+// TestAClientHasItsPlaceAsLongAsItsConnection: one that keeps its connection open after the end of its command takes a
+// descriptor, and memory of the kernel, for as long as the server has patience.
+func TestAClientHasItsPlaceAsLongAsItsConnection(t *testing.T) {
+	s := start(t, Config{IdleTimeout: time.Hour})
+	c := dialSPDY(t, execURL(t, s, Wanted{Stdout: true}, "true"), "v4.channel.k8s.io")
+	c.openExec("error", "stdout")
+	for {
+		if _, err := c.ReadFrame(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the handler has returned", func() bool {
+		s.open.mu.Lock()
+		defer s.open.mu.Unlock()
+		return s.open.n == 1 // the connection
+	})
+	s.places.mu.Lock()
+	n := s.places.n
+	s.places.mu.Unlock()
+	if n != 1 {
+		t.Errorf("%d places are taken while the client has its connection, want 1", n)
+	}
+	c.Close()
+	s.places.awaitEmpty(t)
+}
+
 // TestClientsWithTokensHaveABound, all together and those of one container: each has memory and descriptors of the
 // node, and who may exec gets a token for each call.
 func TestClientsWithTokensHaveABound(t *testing.T) {

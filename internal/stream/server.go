@@ -256,10 +256,14 @@ func serve[R request](s *Server, handle func(context.Context, http.ResponseWrite
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		defer leave()
 		if conn := connOf(req.Context()); conn != nil {
+			// A client that does not read has its connection for as long as its patience lasts, which is hours: a bound that did
+			// not count these would be none.
+			defer conn.whenEnded(leave)
 			conn.authenticated()
 			conn.setPatience(s.cfg.IdleTimeout)
+		} else {
+			defer leave()
 		}
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
