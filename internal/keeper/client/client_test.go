@@ -33,7 +33,8 @@ func pair(t *testing.T, kind int) *net.UnixConn {
 // TestATerminalThatFindsNoRoom: who waits for it is told. An exec waited for ever for a terminal that the kernel had
 // cut off the message.
 func TestATerminalThatFindsNoRoom(t *testing.T) {
-	c := &Client{consoles: map[string]*os.File{}, arrived: make(chan struct{})}
+	c := &Client{consoles: map[string]*os.File{}, awaited: map[string]int{}, arrived: make(chan struct{})}
+	defer c.awaitConsole("c/e")()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c.takeConsole(&protocol.Packet{Kind: protocol.Console, ID: "c/e", Cut: true})

@@ -49,8 +49,8 @@ func TestExecInput(t *testing.T) {
 
 func TestExecTerminal(t *testing.T) { testExecTerminal(t, start(t), func(*keeper.RunRequest) {}) }
 
-// TestExecTerminalInTheNodesPIDNamespace: the stage does not fork there, so that its PID is known before it has made the
-// terminal. It was seen to fail where the keeper does not wait for the stage.
+// TestExecTerminalInTheNodesPIDNamespace: the stage does not fork there, so that its PID is known before it has made
+// the terminal. It was seen to fail where the keeper does not wait for the stage.
 func TestExecTerminalInTheNodesPIDNamespace(t *testing.T) { testExecTerminal(t, start(t), inNodesPIDNamespace) }
 
 func inNodesPIDNamespace(req *keeper.RunRequest) {
