@@ -1,7 +1,9 @@
 package pod
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -143,4 +145,44 @@ func TestABerthdThatIsKilledAtItsStartLeavesNothing(t *testing.T) {
 func (n *memoryNode) record(pod string) record.Sandbox {
 	s, _ := n.index.ByID(pod)
 	return s.Record()
+}
+
+// TestAnExitCodeThatCannotBeRecordedStaysWithTheKeeper, so that the next berthd learns it. It was seen to fail where the
+// keeper was made to forget the container all the same: the exit code was 255 after the restart.
+func TestAnExitCodeThatCannotBeRecordedStaysWithTheKeeper(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	restore := n.breakRecord(id)
+	n.host.mu.Lock()
+	memoryKeeper{n.host}.exit(n.host.running[id], 3)
+	n.host.mu.Unlock()
+	for n.status(id).State != model.ContainerExited {
+		time.Sleep(time.Millisecond)
+	}
+	_ = n.Close() // waits for what follows an event
+	restore()
+	n.restart()
+	if st := n.status(id); st.State != model.ContainerExited || st.ExitCode != 3 || st.Reason != model.ReasonError {
+		t.Errorf("after the restart it is %s: %d, %s", st.State, st.ExitCode, st.Reason)
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("a container whose end could not be recorded")
+}
+
+// breakRecord lets no record of a container be written until the returned function is called.
+func (n *memoryNode) breakRecord(id string) (restore func()) {
+	n.t.Helper()
+	dir := filepath.Join(n.dirs.Containers(), id)
+	away := filepath.Join(n.t.TempDir(), "away")
+	if err := errors.Join(os.Rename(dir, away), os.WriteFile(dir, nil, 0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+	return func() {
+		n.t.Helper()
+		if err := errors.Join(os.Remove(dir), os.Rename(away, dir)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
 }

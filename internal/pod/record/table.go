@@ -83,8 +83,9 @@ type Entry[R, S any] struct {
 	table *Table[R, S]
 	id    string
 
-	mu  sync.Mutex // guards rec
-	rec R
+	mu      sync.Mutex // guards the fields below
+	rec     R
+	unsaved bool // the last write of rec has failed, and the record on disk is an older one
 
 	// current is replaced and never changed, so that no reader waits for a write to the disk.
 	current atomic.Pointer[S]
@@ -117,6 +118,14 @@ func (e *Entry[R, S]) Record() R {
 // Status returns the object's status for clients. It is shared, and must not be written to.
 func (e *Entry[R, S]) Status() *S { return e.current.Load() }
 
+// Saved says whether the record on disk is the one in memory. It is not if the write of a change that had happened has
+// failed: the next start of berthd then has to learn of the change from somebody else.
+func (e *Entry[R, S]) Saved() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.unsaved
+}
+
 // publish makes the status of the current record. The caller holds e.mu, or nobody else has the entry yet.
 func (e *Entry[R, S]) publish() { e.current.Store(e.table.kind.status(&e.rec)) }
 
@@ -128,7 +137,8 @@ const (
 	Save Mode = iota
 	// Happened is for a change that has already happened, such as the end of a container. If the write fails, the record
 	// in memory is changed all the same, and the failure is logged: pods have to be stopped and removed also on a full
-	// disk. The next start of berthd learns the current state from the kernel and the keeper.
+	// disk. The next start of berthd learns the current state from the kernel and the keeper. A caller that would take
+	// this from them asks Saved first.
 	Happened
 	// Draft changes only the record in memory, and not the status. The next Save writes the change. Draft is for an object
 	// that is being made, and must not change the phase: after a crash before that Save, the object is removed with the
@@ -161,6 +171,7 @@ func (e *Entry[R, S]) Update(mode Mode, change func(*R)) error {
 	}
 	e.rec = next
 	if mode != Draft {
+		e.unsaved = err != nil
 		e.publish()
 	}
 	if err != nil && mode == Happened {
@@ -208,7 +219,9 @@ func (e *Entry[R, S]) Mend() (mended bool, err error) {
 	if !e.table.kind.lasts(&e.rec) || e.table.files.Doubled(e.id) {
 		return false, nil
 	}
-	return true, e.table.files.SaveTwice(e.id, &e.rec)
+	err = e.table.files.SaveTwice(e.id, &e.rec)
+	e.unsaved = err != nil
+	return true, err
 }
 
 // LogSpared logs which records were read from their second files, and whether their last change is lost. key is the log

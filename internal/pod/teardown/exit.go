@@ -12,8 +12,9 @@ import (
 	"berth/internal/undo"
 )
 
-// AdoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds the
-// container's lock.
+// AdoptExit records the end of a container that the keeper reports and lets the keeper forget it, unless the record
+// could not be written: then only the keeper knows the exit code after a restart of berthd, and the removal of the
+// container releases what it still has. The caller holds the container's lock.
 func (td *Teardown) AdoptExit(ctx context.Context, c *index.Container, st keeper.Status) {
 	r := c.Record()
 	if r.Phase == record.ContainerCreated {
@@ -32,6 +33,9 @@ func (td *Teardown) AdoptExit(ctx context.Context, c *index.Container, st keeper
 			r.ExitCode = int32(st.ExitCode)
 			r.Reason, r.Message = reasonOf(st)
 		})
+	}
+	if !c.Saved() {
+		return
 	}
 	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {
 		td.Log.Warn("the keeper did not forget a container that has ended", "container_id", c.ID(), "error", err)
