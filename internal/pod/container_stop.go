@@ -35,7 +35,12 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	case record.ContainerRunning:
 	case record.ContainerStarting:
 		// An earlier berthd has asked for its start, which recovery could neither follow to its end nor undo.
-		return m.teardown.Kill(ctx, c)
+		if err := m.teardown.EndStarting(ctx, c); err != nil {
+			return err
+		}
+		if r = c.Record(); r.Phase != record.ContainerRunning {
+			return nil
+		}
 	default:
 		return nil
 	}

@@ -1,14 +1,18 @@
 package pod
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/pod/record"
@@ -147,8 +151,8 @@ func (n *memoryNode) record(pod string) record.Sandbox {
 	return s.Record()
 }
 
-// TestAnExitCodeThatCannotBeRecordedStaysWithTheKeeper, so that the next berthd learns it. It was seen to fail where the
-// keeper was made to forget the container all the same: the exit code was 255 after the restart.
+// TestAnExitCodeThatCannotBeRecordedStaysWithTheKeeper, so that the next berthd learns it. It was seen to fail where
+// the keeper was made to forget the container all the same: the exit code was 255 after the restart.
 func TestAnExitCodeThatCannotBeRecordedStaysWithTheKeeper(t *testing.T) {
 	n := newMemoryNode(t)
 	pod, id := n.run()
@@ -184,5 +188,76 @@ func (n *memoryNode) breakRecord(id string) (restore func()) {
 		if err := errors.Join(os.Remove(dir), os.Rename(away, dir)); err != nil {
 			n.t.Fatal(err)
 		}
+	}
+}
+
+// cutKeeper lets the program of a container run, and does not say so.
+type cutKeeper struct {
+	memoryKeeper
+	id     string // of the container
+	ran    func() // called when the program runs
+	killed bool   // berthd is killed when it has had the container deleted
+}
+
+func (k *cutKeeper) Run(ctx context.Context, r *keeper.RunRequest) (*keeper.RunResult, error) {
+	result, err := k.memoryKeeper.Run(ctx, r)
+	if r.ID != k.id {
+		return result, err
+	}
+	k.ran()
+	return nil, errors.Join(err, context.Canceled)
+}
+
+func (k *cutKeeper) Delete(ctx context.Context, id string) error {
+	err := k.memoryKeeper.Delete(ctx, id)
+	if k.killed && id == k.id {
+		runtime.Goexit()
+	}
+	return err
+}
+
+// TestAStartThatFailsAfterItsProgramHasRunIsNotMadeAgain: berthd is killed as it undoes the start, or cannot record
+// that the container has ended. Seen to fail, with the container created after the restart, where the keeper forgets it
+// before the record says that it may have run, or though the record could not be written.
+func TestAStartThatFailsAfterItsProgramHasRunIsNotMadeAgain(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
+			n := newMemoryNode(t)
+			_ = n.Close()
+			restore := func() {}
+			k := &cutKeeper{memoryKeeper: memoryKeeper{n.host}, killed: killed}
+			n.cfg.Keeper = k
+			n.open()
+			pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.id, k.ran = id, func() {
+				if !killed {
+					restore = n.breakRecord(id)
+				}
+			}
+			started := make(chan struct{})
+			go func() {
+				defer close(started)
+				_ = n.StartContainer(t.Context(), id)
+			}()
+			<-started
+			_ = n.Close()
+			restore()
+			n.cfg.Keeper = memoryKeeper{n.host}
+			n.restart()
+			if st := n.status(id); st.State != model.ContainerExited {
+				t.Errorf("after the restart it is %s", st.State)
+			}
+			if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing("a start that was cut off")
+		})
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
-	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/checkpoints"
@@ -363,8 +362,16 @@ func lockStart(ctx context.Context, c *index.Container) (release func(), err err
 func (rc *Recovery) decideStart(ctx context.Context, c *index.Container, wait time.Duration) error {
 	status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, wait)
 	if !known {
-		if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
-			return fmt.Errorf("end a start that takes too long: %w", err)
+		// The keeper may not have answered, and the program may have begun since it was last asked: it is asked once more.
+		var err error
+		if status, err = rc.Keeper.Status(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+			return fmt.Errorf("ask for a start that takes too long: %w", err)
+		}
+		if err != nil || status.State == keeper.StateStarting {
+			status = nil
+			if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
+				return fmt.Errorf("end a start that takes too long: %w", err)
+			}
 		}
 	}
 	points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
@@ -493,24 +500,7 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 		rc.Teardown.AdoptExit(ctx, c, *status)
 		return false, nil
 	}
-	if r := c.Record(); r.Phase != record.ContainerRunning || r.PID != status.PID ||
-		!r.StartedAt.Equal(status.StartedAt) || r.Setup != status.Setup {
-		err := c.Update(record.Save, func(r *record.Container) {
-			r.Phase = record.ContainerRunning
-			r.PID = status.PID
-			r.StartedAt = status.StartedAt
-			r.Setup = status.Setup
-			if r.Restored != nil && r.Restored.At.IsZero() {
-				restored := *r.Restored
-				restored.At = status.StartedAt
-				r.Restored = &restored
-			}
-		})
-		rc.logFailure("record that a container runs", containerID(c.ID()), err)
-		if err == nil && r.Phase == record.ContainerStarting {
-			rc.Teardown.Events.Tell(c.Sandbox, c.ID(), model.EventStarted)
-		}
-	}
+	rc.logFailure("record that a container runs", containerID(c.ID()), rc.Teardown.AdoptRunning(c, *status))
 	rc.reconcilePause(ctx, c)
 	rc.Logs.Adopt(c.ID(), c.Record().LogPath)
 	return false, nil

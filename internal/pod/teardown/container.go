@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/nri"
 	"berth/internal/pod/index"
@@ -22,7 +23,7 @@ const thawAfter = 500 * time.Millisecond
 func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 	defer c.Stopping()()
 	if c.Record().Phase == record.ContainerStarting {
-		if err := td.killStarting(ctx, c); err != nil {
+		if err := td.EndStarting(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -51,9 +52,10 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 	}
 }
 
-// killStarting waits for the end of a start. One that an earlier berthd has asked for, and that recovery could not end,
-// is ended: when this succeeds the container's program does not begin any more.
-func (td *Teardown) killStarting(ctx context.Context, c *index.Container) error {
+// EndStarting waits for the end of a start. One that an earlier berthd has asked for, and that recovery could not end,
+// is ended: when this succeeds the container's program does not begin any more. A program that has begun meanwhile is
+// left to the caller, and the record says that it runs or has ended.
+func (td *Teardown) EndStarting(ctx context.Context, c *index.Container) error {
 	release, err := c.Lock(ctx, "kill")
 	if err != nil {
 		return err
@@ -62,7 +64,16 @@ func (td *Teardown) killStarting(ctx context.Context, c *index.Container) error 
 	if c.Record().Phase != record.ContainerStarting {
 		return nil
 	}
-	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {
+	st, err := td.Keeper.Status(ctx, c.ID())
+	switch {
+	case errors.Is(err, errdefs.ErrNotFound), err == nil && st.State == keeper.StateStarting:
+		err = td.Keeper.Delete(ctx, c.ID())
+	case err == nil && st.State == keeper.StateExited:
+		td.AdoptExit(ctx, c, *st)
+	case err == nil:
+		err = td.AdoptRunning(c, *st)
+	}
+	if err != nil {
 		return fmt.Errorf("end the start of container %s: %w", record.ShortID(c.ID()), err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package teardown
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	keeper "berth/internal/keeper/client"
@@ -86,16 +87,24 @@ func (td *Teardown) Finish(c *index.Container, change func(*record.Container)) {
 // StartFailed undoes a failed start: the keeper removes what it has of the container, and the record says that the
 // container has exited, with the exit code that a shell would give. The rest goes with RemoveContainer. The caller
 // holds the container's lock.
+//
+// Unless the cause is a *keeper.StartError, the program may have begun: the client has gone when the keeper was done,
+// for example. The record says so before the keeper forgets the container. Otherwise a berthd that is started after a
+// kill at this moment would find a start that nobody knows of, and take the container for one that can be started.
 func (td *Teardown) StartFailed(ctx context.Context, c *index.Container, cause error) {
 	clean, cancel := undo.Context(ctx)
 	defer cancel()
-	if err := td.Keeper.Delete(clean, c.ID()); err != nil {
-		td.Log.Error("remove what is left of a failed start", "container_id", c.ID(), "error", err)
-	}
 	code := int32(128)
 	var start *keeper.StartError
-	if errors.As(cause, &start) && start.ExitCode != 0 {
+	if refused := errors.As(cause, &start); refused && start.ExitCode != 0 {
 		code = int32(start.ExitCode)
+	} else if !refused {
+		if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerRunning }); err != nil {
+			td.Log.Error("record that a container may have run", "container_id", c.ID(), "error", err)
+		}
+	}
+	if err := td.endStart(clean, c); err != nil {
+		td.Log.Error("remove what is left of a failed start", "container_id", c.ID(), "error", err)
 	}
 	td.Finish(c, func(r *record.Container) {
 		r.ExitCode = code
@@ -103,4 +112,37 @@ func (td *Teardown) StartFailed(ctx context.Context, c *index.Container, cause e
 		r.Message = cause.Error()
 		r.FinishedAt = time.Now()
 	})
+}
+
+// endStart ends what the keeper has of a container whose start has failed, and has the keeper forget it. If the record
+// could not be written, only the keeper can tell after a restart of berthd that the program has run: it keeps the
+// container, whose processes are killed.
+func (td *Teardown) endStart(ctx context.Context, c *index.Container) error {
+	if !c.Saved() && td.Keeper.Signal(ctx, c.ID(), syscall.SIGKILL, true) == nil {
+		return nil
+	}
+	return td.Keeper.Delete(ctx, c.ID())
+}
+
+// AdoptRunning records what the keeper says of a container that runs. The caller holds the container's lock.
+func (td *Teardown) AdoptRunning(c *index.Container, st keeper.Status) error {
+	r := c.Record()
+	if r.Phase == record.ContainerRunning && r.PID == st.PID && r.StartedAt.Equal(st.StartedAt) && r.Setup == st.Setup {
+		return nil
+	}
+	err := c.Update(record.Save, func(r *record.Container) {
+		r.Phase = record.ContainerRunning
+		r.PID = st.PID
+		r.StartedAt = st.StartedAt
+		r.Setup = st.Setup
+		if r.Restored != nil && r.Restored.At.IsZero() {
+			restored := *r.Restored
+			restored.At = st.StartedAt
+			r.Restored = &restored
+		}
+	})
+	if err == nil && r.Phase == record.ContainerStarting {
+		td.Events.Tell(c.Sandbox, c.ID(), model.EventStarted)
+	}
+	return err
 }

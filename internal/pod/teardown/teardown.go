@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"syscall"
 
+	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/devices"
@@ -26,6 +27,8 @@ import (
 type Keeper interface {
 	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
 	Resume(ctx context.Context, id string) error
+	// Status is of one container. The error is errdefs.ErrNotFound if the keeper has none of this ID.
+	Status(ctx context.Context, id string) (*keeper.Status, error)
 	Delete(ctx context.Context, id string) error
 }
 
