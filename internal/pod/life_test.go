@@ -1072,6 +1072,27 @@ func TestAContainerThatTheKeeperLosesHasEnded(t *testing.T) {
 	n.wantNothing("after its removal")
 }
 
+// TestAPodWhoseInitTheKeeperLosesIsNotReady: nothing of it runs any more, and a kubelet makes a new one. Seen to fail
+// when only the next berthd found that out.
+func TestAPodWhoseInitTheKeeperLosesIsNotReady(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, _ := n.run()
+	memoryKeeper{n.host}.lose(pod)
+	s, err := n.index.Sandbox(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); s.Record().Phase != record.SandboxBroken; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it is %s", s.Record().Phase)
+		}
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("after its removal")
+}
+
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {

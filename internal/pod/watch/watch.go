@@ -166,8 +166,11 @@ func (w *Watcher) FollowKeeper() {
 // keeperEvent must not block: it is called for all containers in turn.
 func (w *Watcher) keeperEvent(e keeper.Event) {
 	if e.Gone {
-		if _, c := w.Index.ByID(e.Status.ID); c != nil && c.Record().Phase == record.ContainerRunning {
-			w.Background.Go(func() { w.containerLost(c) })
+		switch s, c := w.Index.ByID(e.Status.ID); {
+		case c != nil && c.Record().Phase == record.ContainerRunning:
+			w.Background.Go(func() { w.retry(func() bool { return w.endLost(c) }) })
+		case s != nil && s.Record().Phase == record.SandboxReady:
+			w.Background.Go(func() { w.retry(func() bool { return w.initLost(s) }) })
 		}
 		return
 	}
@@ -258,13 +261,12 @@ func (w *Watcher) endUnasked(c *index.Container) {
 	}
 }
 
-// lostRetry is how long containerLost waits between two tries.
+// lostRetry is how long retry waits between two tries.
 const lostRetry = time.Second
 
-// containerLost ends a container that runs, by its record, and that the keeper does not know any more: it was killed,
-// and cannot read its record or take it back. Nobody would learn of the container's end, and a stop would wait in vain.
-func (w *Watcher) containerLost(c *index.Container) {
-	for w.Ctx.Err() == nil && !w.endLost(c) {
+// retry calls a function until it says that nothing is left to do, or berthd ends.
+func (w *Watcher) retry(try func() (done bool)) {
+	for w.Ctx.Err() == nil && !try() {
 		select {
 		case <-w.Ctx.Done():
 		case <-time.After(lostRetry):
@@ -272,7 +274,9 @@ func (w *Watcher) containerLost(c *index.Container) {
 	}
 }
 
-// endLost is one try of containerLost. It tells whether nothing is left to do.
+// endLost ends a container that runs, by its record, and that the keeper does not know any more: it was killed, and
+// cannot read its record or take it back. Nobody would learn of the container's end, and a stop would wait in vain. It
+// tells whether nothing is left to do.
 func (w *Watcher) endLost(c *index.Container) bool {
 	release, err := c.Lock(w.Ctx, "record the end of")
 	if err != nil {
@@ -311,6 +315,29 @@ func (w *Watcher) initExited(s *index.Sandbox, st keeper.Status) {
 		return
 	}
 	w.Events.Tell(s, s.ID(), model.EventStopped)
+}
+
+// initLost marks a ready pod whose init the keeper does not know any more, for the reasons of endLost. The init has
+// ended, or the keeper has killed it, and no container of the pod runs or starts any more. initLost tells whether
+// nothing is left to do.
+func (w *Watcher) initLost(s *index.Sandbox) (done bool) {
+	release, err := s.Lock(w.Ctx, "record the end of")
+	if err != nil {
+		return true // berthd ends
+	}
+	defer release()
+	if r := s.Record(); r.Phase != record.SandboxReady || !r.HasInit() {
+		return true
+	}
+	if _, err := w.Keeper.Status(w.Ctx, s.ID()); !errdefs.IsNotFound(err) {
+		return err == nil // the init is another one, or was handed back; or the keeper does not answer
+	}
+	if err := w.BreakSandbox(s, LostInit); err != nil {
+		w.Log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
+		return false
+	}
+	w.Events.Tell(s, s.ID(), model.EventStopped)
+	return true
 }
 
 // logPatience is how long the end of a container waits for the last of its output to be in its log. A process outside
