@@ -73,7 +73,8 @@ func (t *Table) Forget(id string) error {
 }
 
 // Load reads all records. lost are the containers whose records are spoilt, in both files. A record that a newer keeper
-// has written is an error, a *state.FormatError, and nothing is changed then.
+// has written is an error, a *state.FormatError, and nothing is changed then. So is one that could not be read for want
+// of a descriptor or of memory (disk.Short): it may be whole, and what is lost is ended. The keeper is started again.
 func (t *Table) Load() (records []*Container, lost []string, err error) {
 	dir := t.dir
 	entries, err := os.ReadDir(dir)
@@ -98,10 +99,16 @@ func (t *Table) Load() (records []*Container, lost []string, err error) {
 		r, err := readRecord(path, id)
 		var newer *state.FormatError
 		if err != nil && !errors.As(err, &newer) {
+			if disk.Short(err) { // the second file may be older, and tell of a start that is over by now
+				return nil, nil, err
+			}
 			spare, spareErr := readRecord(strings.TrimSuffix(path, recordSuffix)+recordSpareSuffix, id)
 			if spareErr == nil {
 				t.log.Warn("a container's record is spoilt, and its second file was read",
 					"container_id", id, "error", err)
+			}
+			if disk.Short(spareErr) {
+				return nil, nil, spareErr
 			}
 			r, err = spare, errors.Join(err, spareErr)
 			if spareErr == nil {
@@ -124,9 +131,12 @@ func (t *Table) Load() (records []*Container, lost []string, err error) {
 	return records, lost, nil
 }
 
+// readFile is a variable for tests.
+var readFile = os.ReadFile
+
 // readRecord reads one file of a record. One without a seal is of a keeper from before there were seals.
 func readRecord(path, id string) (*Container, error) {
-	b, err := os.ReadFile(path)
+	b, err := readFile(path)
 	if err == nil {
 		err = state.Unseal(path, b)
 	}
