@@ -916,6 +916,35 @@ func TestADeletionUndoesAStartThatTheKeeperCouldNotUndo(t *testing.T) {
 	n.run(n.shell("c", "exec sleep 1000"))
 }
 
+// TestAnUpgradeKnowsAStartThatTheKeeperCouldNotUndo, which is in its record alone. Seen to fail where the next program
+// did not look for it: the deletion succeeded without the engine.
+func TestAnUpgradeKnowsAStartThatTheKeeperCouldNotUndo(t *testing.T) {
+	n := start(t)
+	n.engine.dieAt("begin c")
+	go func() { _, _ = n.client.Run(n.ctx(), n.shell("c", "exec sleep 1000")) }()
+	n.until("the start has come there", func() bool { return n.engine.has("begin c") })
+	n.client.Close()
+	n.engine.failAt("abort c", errors.New("a process does not end"))
+	n.replace()
+	n.connect()
+	n.run(n.shell("other", "exec sleep 1000"))
+	n.handOver()
+	if err := n.client.Delete(n.ctx(), "c"); err == nil || !strings.Contains(err.Error(), "a process does not end") {
+		t.Errorf("what cannot be removed is deleted: %v", err)
+	}
+	if _, err := n.client.Run(n.ctx(), n.shell("c", "true")); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("it is started: %v", err)
+	}
+	n.engine.failAt("abort c", nil)
+	if err := n.client.Delete(n.ctx(), "c"); err != nil {
+		t.Error(err)
+	}
+	n.run(n.shell("c", "exec sleep 1000"))
+	if st := n.status("other"); st.State != keeper.StateRunning {
+		t.Errorf("a container that runs is %s after the upgrade", st.State)
+	}
+}
+
 // TestASandboxThatDoesNotAnswerToAKillIsEnded, with the containers in it, so that the pod can be removed. Seen to fail
 // where the error of the kill was all.
 func TestASandboxThatDoesNotAnswerToAKillIsEnded(t *testing.T) {

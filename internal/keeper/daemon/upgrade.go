@@ -351,10 +351,12 @@ func (u *upgrade) restore(saved *handover.State) (err error) {
 	s := u.s
 	s.identity = identity{saved.Generation, saved.Upgrades, saved.StartedAt}
 	s.adoption.over = saved.HandbackOver
+	records, lost, err := s.table.Load()
+	if err != nil {
+		s.log.Error("look for records that are spoilt, and for starts that are not undone", "error", err)
+	}
 	if !saved.HandbackOver {
-		if _, s.adoption.lost, err = s.table.Load(); err != nil {
-			s.log.Error("look for records that are spoilt", "error", err)
-		}
+		s.adoption.lost = lost
 	}
 	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
 	if s.sockets.rpc, err = handover.Listener(saved.RPC); err != nil {
@@ -375,6 +377,12 @@ func (u *upgrade) restore(saved *handover.State) (err error) {
 	}
 	for ses := range sessions {
 		time.AfterFunc(2*returnWait, func() { s.abandon(ses) })
+	}
+	// No start is under way in an upgrade: the replaced program could not undo these, which are not in its state.
+	for _, r := range records {
+		if _, err := s.containers.get(r.ID); err != nil && r.State == protocol.StateStarting {
+			s.adoption.abort(s.newContainer(*r))
+		}
 	}
 	return nil
 }
