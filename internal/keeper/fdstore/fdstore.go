@@ -2,6 +2,8 @@
 package fdstore
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"os"
@@ -9,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +23,8 @@ import (
 type Store struct {
 	path string
 	log  *slog.Logger
+	// stuck says that the service manager has let a send run into its timeout, and has taken nothing since.
+	stuck atomic.Bool
 
 	mu     sync.Mutex
 	stored map[string]map[protocol.Role]string // the names, by key and role
@@ -67,11 +72,25 @@ func Open(log *slog.Logger) *Store {
 // Notify tells the service manager something; failing that is no reason to stop.
 func (f *Store) Notify(state string, fds ...int) {
 	if err := f.notify(state, fds...); err != nil {
-		f.log.Warn("notify service manager", "error", err)
+		f.warn("notify service manager", err)
 	}
 }
 
-// notify is Notify with its error. A service manager that hangs and reads nothing must not have the keeper hang.
+// errStuck is the error of a message that a service manager has not taken which hangs.
+var errStuck = errors.New("it still takes nothing")
+
+// warn logs an error of notify. Of a service manager that hangs, this is said once.
+func (f *Store) warn(message string, err error, args ...any) {
+	level := slog.LevelWarn
+	if errors.Is(err, errStuck) {
+		level = slog.LevelDebug
+	}
+	f.log.Log(context.Background(), level, message, append(args, "error", err)...)
+}
+
+// notify is Notify with its error. A service manager that hangs and reads nothing, as one that has crashed does, must
+// not have the keeper hang. A start and an end of a container have a message for each descriptor, so one message waits
+// until it times out, and the next ones do not wait until one of them is taken.
 func (f *Store) notify(state string, fds ...int) error {
 	// The net package passes no descriptors over a connected datagram socket.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -88,11 +107,20 @@ func (f *Store) notify(state string, fds ...int) error {
 		oob = unix.UnixRights(fds...)
 	}
 	// A name that begins with @ is an abstract one.
+	flags, stuck := 0, f.stuck.Load()
+	if stuck {
+		flags = unix.MSG_DONTWAIT
+	}
 	for {
-		err = unix.Sendmsg(fd, []byte(state), oob, &unix.SockaddrUnix{Name: f.path}, 0)
-		if err != unix.EINTR {
-			return os.NewSyscallError("sendmsg", err)
+		err = unix.Sendmsg(fd, []byte(state), oob, &unix.SockaddrUnix{Name: f.path}, flags)
+		if err == unix.EINTR {
+			continue
 		}
+		f.stuck.Store(err == unix.EAGAIN)
+		if err == unix.EAGAIN && stuck {
+			return errStuck
+		}
+		return os.NewSyscallError("sendmsg", err)
 	}
 }
 
@@ -108,7 +136,7 @@ func (f *Store) Keep(p *protocol.Packet) {
 		if f.stored[key][r] == "" {
 			// Without FDPOLL=0 the manager would drop a pidfd or a pipe as soon as the other side is gone.
 			if err := f.notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+nameOf(key, r), p.FDs[i]); err != nil {
-				f.log.Warn("store a descriptor in the service manager", "id", p.ID, "error", err)
+				f.warn("store a descriptor in the service manager", err, "id", p.ID)
 				continue
 			}
 			f.stored[key][r] = nameOf(key, r)

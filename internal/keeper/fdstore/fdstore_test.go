@@ -76,7 +76,8 @@ func TestTheServiceManagerHears(t *testing.T) {
 }
 
 // TestAServiceManagerThatHangs: the keeper goes on, and stores what the service manager has not taken when it is asked
-// to again. It hung with the service manager, and so did all starts, and upgrades.
+// to again. It hung with the service manager, and so did all starts, and upgrades. It was seen to fail, too, where each
+// descriptor waited for the service manager anew.
 func TestAServiceManagerThatHangs(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: name})
@@ -115,6 +116,16 @@ func TestAServiceManagerThatHangs(t *testing.T) {
 	}
 	if stored := f.List()[keyOf("c1")]; len(stored) > 0 {
 		t.Errorf("what was not taken counts as stored: %v", stored)
+	}
+	// It took seven timeouts for the descriptors of one container.
+	all := &protocol.Packet{ID: "c2"}
+	for _, role := range []protocol.Role{"1", "2", "3", "4", "5", "6", "7"} {
+		all.Roles, all.FDs = append(all.Roles, role), append(all.FDs, int(r.Fd()))
+	}
+	began := time.Now()
+	f.Keep(all)
+	if took := time.Since(began); took > 2*protocol.SendTimeout {
+		t.Errorf("the next container waits %v for it", took)
 	}
 	if _, err := manager.Read(make([]byte, 100)); err != nil {
 		t.Fatal(err)
