@@ -89,7 +89,8 @@ func (u *update) run(ctx context.Context) (err error) {
 		return fmt.Errorf("it is %s: %w", u.rec.Phase, errdefs.ErrFailedPrecondition)
 	}
 	u.merged = ocispec.MergeResources(u.rec.Resources, u.limits)
-	if u.resources, err = ocispec.Resources(u.merged, u.handler.Spec.PidsLimit, u.host); err != nil {
+	// The limit of processes that the handler has now is for later containers. This one keeps its own: see save.
+	if u.resources, err = ocispec.Resources(u.merged, 0, u.host); err != nil {
 		return model.FieldUpdate.Within(err)
 	}
 	if err := u.checkUlimits(); err != nil {
@@ -150,6 +151,9 @@ func (u *update) save() error {
 	next, linux, limits := *spec, *spec.Linux, *u.resources
 	// An update says nothing of these.
 	limits.Devices, limits.Network = linux.Resources.Devices, linux.Resources.Network
+	if limits.Pids == nil {
+		limits.Pids = linux.Resources.Pids
+	}
 	keepRealtime(&limits, linux.Resources)
 	linux.Resources = &limits
 	next.Linux, next.Process = &linux, u.changed(spec.Process)

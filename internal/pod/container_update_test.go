@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"berth/internal/model"
+	"berth/internal/ocispec"
 	"berth/internal/quota"
 )
 
@@ -88,5 +89,51 @@ func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
 				t.Errorf("%s: the update changed %+v to %+v: %v", what, before, after, err)
 			}
 		})
+	}
+}
+
+// Seen to fail with the limit of the handler as it is now, and, for the specification, without Pids in save.
+func TestAnUpdateLeavesTheLimitOfProcessesAsItIs(t *testing.T) {
+	if host, err := ocispec.Detect(); err != nil || !host.Cgroups.Has("pids") {
+		t.Skipf("needs a host with the pids controller: %v", err)
+	}
+	for _, was := range []int64{0, 1000} {
+		n := newMemoryNode(t)
+		with := func(limit int64) Settings {
+			handler := Handler{Name: "runc"}
+			handler.Spec.PidsLimit = limit
+			return Settings{Handlers: map[string]Handler{"runc": handler}, Default: "runc"}
+		}
+		n.Adopt(with(was))
+		pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.StartContainer(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		n.Adopt(with(200))
+		if err := n.UpdateContainerResources(t.Context(), id, &model.Resources{CPUShares: 512}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if limits := n.host.running[id].updated; limits == nil || limits.CPU == nil || limits.Pids != nil {
+			t.Errorf("with a limit of %d, the cgroup gets %+v", was, limits)
+		}
+		_, c := n.index.ByID(id)
+		spec, err := c.LoadSpec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var now int64
+		if p := spec.Linux.Resources.Pids; p != nil {
+			now = *p.Limit
+		}
+		if now != was {
+			t.Errorf("the limit was %d, and the specification has %d", was, now)
+		}
 	}
 }

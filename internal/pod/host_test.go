@@ -481,6 +481,7 @@ type memoryContainer struct {
 	execs    map[string]*keeper.ExecExit
 	pending  int // an exit code that waits for the end of a pause
 	input    bool
+	updated  *specs.LinuxResources // the last update
 }
 
 // memoryKeeper says that containers run.
@@ -708,8 +709,8 @@ func (k memoryKeeper) replaced() {
 func (k memoryKeeper) ReopenLog(_ context.Context, id string) error {
 	return k.of(id, func(*memoryContainer) error { return nil })
 }
-func (k memoryKeeper) Update(_ context.Context, id string, _ *specs.LinuxResources) error {
-	return k.of(id, func(*memoryContainer) error { return nil })
+func (k memoryKeeper) Update(_ context.Context, id string, limits *specs.LinuxResources) error {
+	return k.of(id, func(c *memoryContainer) error { c.updated = limits; return nil })
 }
 func (k memoryKeeper) Pause(_ context.Context, id string) error {
 	return k.of(id, func(c *memoryContainer) error { c.status.Paused = true; return nil })
