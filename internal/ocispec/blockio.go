@@ -63,14 +63,22 @@ func BlockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 				return nil, err
 			}
 			one := specs.LinuxThrottleDevice{Rate: d.Rate}
-			if d.Rate == 0 && h.Cgroups.Version == cgroup.V2 {
-				one.Rate = math.MaxUint64 // no limit, which v1 calls 0 and v2 does not
+			if d.Rate == 0 {
+				one.Rate = unthrottled(h)
 			}
 			one.Major, one.Minor = major, minor
 			*t.to = append(*t.to, one)
 		}
 	}
 	return out, nil
+}
+
+// unthrottled is the rate of a device without a limit, which v1 calls 0. v2 refuses 0.
+func unthrottled(h *Host) uint64 {
+	if h.Cgroups.Version == cgroup.V2 {
+		return math.MaxUint64
+	}
+	return 0
 }
 
 func checkWeight(field model.Field, weight uint16, h *Host) error {

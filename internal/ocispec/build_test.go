@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -698,6 +699,10 @@ func TestResourcesOfBothVersions(t *testing.T) {
 			t.Errorf("%s on a host that cannot limit it: %v", what, err)
 		}
 	}
+	// Seen to fail where a limit of swap that is not set counted as one above -1.
+	if out, err := Resources(&model.Resources{MemoryLimit: -1}, 0, &v1); err != nil || *out.Memory.Limit != -1 {
+		t.Errorf("no limit of memory on a host that cannot limit swap: %+v, %v", out, err)
+	}
 	r.Unified = map[string]string{"memory.high": "32M"}
 	if _, err := Resources(r, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("unified on v1: %v", err)
@@ -823,8 +828,14 @@ func TestAnUpdateIsUndone(t *testing.T) {
 	if before.CPU.Quota != nil || len(before.BlockIO.ThrottleReadBpsDevice) != 1 {
 		t.Errorf("the limits from before were written to: %+v", before)
 	}
-	if got := UndoResources(before, update, &v2); got.Memory.Reservation != nil {
+	got = UndoResources(before, update, &v2)
+	if got.Memory.Reservation != nil {
 		t.Errorf("memory.low becomes %d", *got.Memory.Reservation)
+	}
+	// The kernel refuses 0 in io.max, and nothing after it would be undone. Seen to fail with 0.
+	rates := []specs.LinuxThrottleDevice{rate(0, 120), rate(16, math.MaxUint64)}
+	if !reflect.DeepEqual(got.BlockIO.ThrottleReadBpsDevice, rates) {
+		t.Errorf("on v2 the rates become %v, want %v", got.BlockIO.ThrottleReadBpsDevice, rates)
 	}
 	if got := UndoResources(&specs.LinuxResources{}, &specs.LinuxResources{}, &v1); !reflect.DeepEqual(got,
 		&specs.LinuxResources{}) {

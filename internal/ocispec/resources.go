@@ -161,7 +161,7 @@ func CheckResources(r *model.Resources, h *Host) error {
 	case r.MemorySwap > 0 && r.MemorySwap < r.MemoryLimit:
 		return model.LimitMemorySwap.Wrong(invalid("%d, which includes memory, is below the memory limit %d",
 			r.MemorySwap, r.MemoryLimit))
-	case r.MemorySwap > r.MemoryLimit && !h.SwapLimits:
+	case r.MemorySwap > 0 && r.MemorySwap > r.MemoryLimit && !h.SwapLimits: // 0 is above a limit of -1
 		return model.LimitMemorySwap.Wrong(unable("%d: this kernel does not limit swap", r.MemorySwap))
 	case r.OOMScoreAdj < -1000 || r.OOMScoreAdj > 1000:
 		return model.LimitOOMScoreAdj.Wrong(invalid("%d is not in -1000 to 1000", r.OOMScoreAdj))

@@ -40,10 +40,11 @@ func UndoResources(before, update *specs.LinuxResources, h *Host) *specs.LinuxRe
 	}
 	if io := update.BlockIO; io != nil {
 		out.BlockIO = copied(before.BlockIO)
-		unthrottle(&out.BlockIO.ThrottleReadBpsDevice, io.ThrottleReadBpsDevice)
-		unthrottle(&out.BlockIO.ThrottleWriteBpsDevice, io.ThrottleWriteBpsDevice)
-		unthrottle(&out.BlockIO.ThrottleReadIOPSDevice, io.ThrottleReadIOPSDevice)
-		unthrottle(&out.BlockIO.ThrottleWriteIOPSDevice, io.ThrottleWriteIOPSDevice)
+		noRate := unthrottled(h)
+		unthrottle(&out.BlockIO.ThrottleReadBpsDevice, io.ThrottleReadBpsDevice, noRate)
+		unthrottle(&out.BlockIO.ThrottleWriteBpsDevice, io.ThrottleWriteBpsDevice, noRate)
+		unthrottle(&out.BlockIO.ThrottleReadIOPSDevice, io.ThrottleReadIOPSDevice, noRate)
+		unthrottle(&out.BlockIO.ThrottleWriteIOPSDevice, io.ThrottleWriteIOPSDevice, noRate)
 	}
 	out.Devices, out.Network, out.Rdma = nil, nil, nil // an update says nothing of these
 	return &out
@@ -65,13 +66,13 @@ func unset[T any](field **T, update *T, none T) {
 	}
 }
 
-// unthrottle ends the limits of devices that had none before: with a rate of 0.
-func unthrottle(before *[]specs.LinuxThrottleDevice, update []specs.LinuxThrottleDevice) {
+// unthrottle ends the limits of devices that had none before: with the rate that means no limit.
+func unthrottle(before *[]specs.LinuxThrottleDevice, update []specs.LinuxThrottleDevice, noRate uint64) {
 	all := slices.Clone(*before)
 	for _, device := range update {
 		same := func(d specs.LinuxThrottleDevice) bool { return d.Major == device.Major && d.Minor == device.Minor }
 		if !slices.ContainsFunc(*before, same) {
-			device.Rate = 0
+			device.Rate = noRate
 			all = append(all, device)
 		}
 	}
