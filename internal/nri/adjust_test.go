@@ -96,3 +96,17 @@ func TestLimitsGoToPluginsAndBack(t *testing.T) {
 		t.Error("no limits are some")
 	}
 }
+
+// Seen to fail where the limit of swap stayed as the client had it: 200 was refused later, and 50 gave 50 of swap.
+func TestTheLimitOfSwapFollowsAPluginsLimitOfMemory(t *testing.T) {
+	for _, c := range []struct{ limit, swap, plugin, want int64 }{
+		{100, 100, 200, 200}, {100, 100, 50, 50}, {100, 150, 200, 200}, {100, 150, 120, 150}, {100, 150, 100, 150},
+		{100, 0, 200, 0}, {100, -1, 200, -1}, {100, 100, -1, 0},
+	} {
+		plugin := &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(c.plugin)}}
+		got := resourcesOf(plugin, &model.Resources{MemoryLimit: c.limit, MemorySwap: c.swap})
+		if got.MemoryLimit != c.plugin || got.MemorySwap != c.want {
+			t.Errorf("%+v: it becomes %d, with swap %d", c, got.MemoryLimit, got.MemorySwap)
+		}
+	}
+}

@@ -185,7 +185,15 @@ func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources 
 			out.CPUSetMems = c.Mems
 		}
 	}
-	if limit := r.GetMemory().GetLimit().GetValue(); limit != 0 {
+	if limit := r.GetMemory().GetLimit().GetValue(); limit != 0 && limit != out.MemoryLimit {
+		// NRI has no limit of swap, which includes memory. The one of base follows, or it would be too low, or give swap.
+		switch swap := &out.MemorySwap; {
+		case *swap <= 0: // it is not limited
+		case limit < 0:
+			*swap = 0
+		case *swap == out.MemoryLimit, *swap < limit:
+			*swap = limit
+		}
 		out.MemoryLimit = limit
 	}
 	if r.Pids != nil {
