@@ -15,6 +15,7 @@ type entry struct {
 	rate    uint64        // nanocores
 	base    *Cgroup       // the reading that the next rate is taken from
 	nets    []model.InterfaceUsage
+	crowded bool                 // it was logged that there are more interfaces than nets may have
 	detail  *Detail              // the last; immutable; nil: nobody asked
 	figures *model.CgroupFigures // the same
 

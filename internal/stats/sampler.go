@@ -303,13 +303,18 @@ func (s *Sampler) readOne(e *entry, t Target, how depth) {
 		s.readCgroup(e, t, how)
 	}
 	if t.Network {
-		nets, err := Interfaces(t.NetNS)
+		nets, omitted, err := Interfaces(t.NetNS)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.config.Logger.Warn("network counters cannot be read", "id", t.ID, "error", err)
 		}
 		e.mu.Lock()
-		e.nets = nets
+		first := omitted > 0 && !e.crowded
+		e.nets, e.crowded = nets, e.crowded || omitted > 0
 		e.mu.Unlock()
+		if first {
+			s.config.Logger.Warn("a pod has more interfaces than statistics tell of", "pod_id", t.ID, "interfaces", len(nets),
+				"omitted", omitted)
+		}
 	}
 	s.layer(e)
 }

@@ -216,7 +216,7 @@ func TestInterfacesOfAPod(t *testing.T) {
 	must(t, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
 	t.Cleanup(func() { must(t, set.Remove()) })
 	path := set.Path(namespace.Network)
-	if out, err := Interfaces(path); err != nil || len(out) != 0 {
+	if out, _, err := Interfaces(path); err != nil || len(out) != 0 {
 		t.Errorf("interfaces %+v, %v, want none but the loopback", out, err)
 	}
 	for _, args := range [][]string{
@@ -228,20 +228,44 @@ func TestInterfacesOfAPod(t *testing.T) {
 			t.Fatalf("ip %v: %v: %s", args, err, out)
 		}
 	}
-	out, err := Interfaces(path)
+	out, _, err := Interfaces(path)
 	must(t, err)
 	if len(out) != 2 || out[0].Name != "eth0" || out[1].Name != "aaa" {
 		t.Errorf("interfaces %+v, want eth0 first", out)
 	}
-	if _, err := Interfaces(path + "-none"); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := Interfaces(path + "-none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a namespace that is not there: %v", err)
 	}
-	if out, err := Interfaces(""); err != nil {
+	if out, _, err := Interfaces(""); err != nil {
 		t.Errorf("the node's own: %+v, %v", out, err)
 	}
 	s := sampler(t, Config{})
 	if u := s.Sandbox(t.Context(), Target{ID: "pod", NetNS: path, Network: true}); len(u.Network) != 2 || u.CPU != nil {
 		t.Errorf("pod %+v", u)
+	}
+}
+
+// Whoever has CAP_NET_ADMIN in a pod makes any number of interfaces. Seen to fail without the bound.
+func TestInterfacesOfAPodAreBounded(t *testing.T) {
+	asroot.Need(t, "network namespaces")
+	set := namespace.Set{Dir: filepath.Join(t.TempDir(), "ns")}
+	must(t, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
+	t.Cleanup(func() { must(t, set.Remove()) })
+	path := set.Path(namespace.Network)
+	var batch strings.Builder
+	for i := range maxInterfaces + 5 {
+		fmt.Fprintf(&batch, "link add other%d type bridge\n", i)
+	}
+	batch.WriteString("link add eth0 type bridge\n")
+	cmd := exec.Command("nsenter", "--net="+path, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ip: %v: %s", err, out)
+	}
+	out, omitted, err := Interfaces(path)
+	must(t, err)
+	if len(out) != maxInterfaces+1 || omitted != 5 || out[0].Name != "eth0" {
+		t.Errorf("%d interfaces, %d omitted: %+v", len(out), omitted, out)
 	}
 }
 
@@ -437,7 +461,7 @@ func BenchmarkInterfaces(b *testing.B) {
 	must(b, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
 	b.Cleanup(func() { must(b, set.Remove()) })
 	for b.Loop() {
-		if _, err := Interfaces(set.Path(namespace.Network)); err != nil {
+		if _, _, err := Interfaces(set.Path(namespace.Network)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -35,7 +35,7 @@ func (s *runtimeService) StreamContainerStats(req *api.StreamContainerStatsReque
 	if err != nil {
 		return err
 	}
-	return sendAll(list, fromContainerUsage, func(batch []*api.ContainerStats) error {
+	return sendFigures(s.Log, list, fromContainerUsage, func(batch []*api.ContainerStats) error {
 		return out.Send(&api.StreamContainerStatsResponse{ContainerStats: batch})
 	})
 }

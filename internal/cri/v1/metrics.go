@@ -47,7 +47,7 @@ func (s *runtimeService) StreamPodSandboxMetrics(req *api.StreamPodSandboxMetric
 	if err != nil {
 		return err
 	}
-	return sendAll(list, fromSandboxMetrics, func(batch []*api.PodSandboxMetrics) error {
+	return sendFigures(s.Log, list, fromSandboxMetrics, func(batch []*api.PodSandboxMetrics) error {
 		return out.Send(&api.StreamPodSandboxMetricsResponse{PodSandboxMetrics: batch})
 	})
 }

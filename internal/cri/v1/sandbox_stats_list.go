@@ -35,7 +35,7 @@ func (s *runtimeService) StreamPodSandboxStats(req *api.StreamPodSandboxStatsReq
 	if err != nil {
 		return err
 	}
-	return sendAll(list, fromSandboxUsage, func(batch []*api.PodSandboxStats) error {
+	return sendFigures(s.Log, list, fromSandboxUsage, func(batch []*api.PodSandboxStats) error {
 		return out.Send(&api.StreamPodSandboxStatsResponse{PodSandboxStats: batch})
 	})
 }

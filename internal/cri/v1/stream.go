@@ -2,6 +2,7 @@ package v1
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -13,15 +14,40 @@ const batchBytes = 1 << 20
 
 // sendAll sends a list in messages of at least one item and of batchBytes or a little more, and each item once.
 // An empty list is no message. Items are translated as they go, so that a long list is never in memory twice.
-// The stream ends with the handler's return.
+// The stream ends with the handler's return. It ends with an error at an item that fits no message: a client would take
+// what is not in a list for removed.
 func sendAll[From any, To proto.Message](list []From, translate func(From) To, send func([]To) error) error {
+	return sendBatches(list, translate, send, tooLarge)
+}
+
+// sendFigures is sendAll for statistics. An item that fits no message is passed over, with a line in the log: one pod
+// with any number of figures does not take those of all others away.
+func sendFigures[From any, To proto.Message](log *slog.Logger, list []From, translate func(From) To,
+	send func([]To) error) error {
+	return sendBatches(list, translate, send, func(size int) error {
+		log.Warn("statistics are passed over", "error", tooLarge(size))
+		return nil
+	})
+}
+
+func tooLarge(size int) error {
+	return fmt.Errorf("an item of %d bytes does not fit a message of the interface: %w", size,
+		errdefs.ErrResourceExhausted)
+}
+
+// sendBatches calls misfit for an item that fits no message. Its error ends the stream.
+func sendBatches[From any, To proto.Message](list []From, translate func(From) To, send func([]To) error,
+	misfit func(size int) error) error {
 	var batch []To
 	size := 0
 	for _, from := range list {
 		item := translate(from)
 		n := proto.Size(item)
 		if n > maxMessage {
-			return fmt.Errorf("an item of %d bytes does not fit a message of the interface: %w", n, errdefs.ErrResourceExhausted)
+			if err := misfit(n); err != nil {
+				return err
+			}
+			continue
 		}
 		if size > 0 && size+n > batchBytes {
 			if err := send(batch); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,52 @@ func ids[I any](list []I, id func(I) string) (out []string) {
 		out = append(out, id(item))
 	}
 	return out
+}
+
+// Statistics that fit no message take those of no other pod away, but a list without one of its pods would be wrong.
+// Seen to fail with sendAll for statistics too.
+func TestStatisticsThatFitNoMessageArePassedOver(t *testing.T) {
+	d := open(t, slog.LevelWarn)
+	huge := map[string]string{"padding": strings.Repeat("x", maxMessage)}
+	for _, c := range []struct {
+		id     string
+		labels map[string]string
+	}{{"before", nil}, {"huge", huge}, {"after", nil}} {
+		sandbox := &model.SandboxStatus{ID: c.id, State: model.SandboxReady, Config: &model.SandboxConfig{Labels: c.labels}}
+		container := &model.ContainerStatus{ID: c.id, Config: &model.ContainerConfig{Labels: c.labels}}
+		d.rec.sandboxes = append(d.rec.sandboxes, sandbox)
+		d.rec.usage = append(d.rec.usage, &model.ContainerUsage{Container: container})
+		d.rec.podUsage = append(d.rec.podUsage, &model.SandboxUsage{Sandbox: sandbox})
+		d.rec.metrics = append(d.rec.metrics, model.SandboxMetrics{SandboxID: c.id,
+			Metrics: []model.Metric{{Name: "a", Labels: []string{c.labels["padding"]}}}})
+	}
+	ctx, want := t.Context(), []string{"before", "after"}
+	containers, err := d.StreamContainerStats(ctx, &api.StreamContainerStatsRequest{})
+	usage, _ := received(t, containers, err, (*api.StreamContainerStatsResponse).GetContainerStats)
+	if got := ids(usage, func(u *api.ContainerStats) string { return u.GetAttributes().GetId() }); !slices.Equal(got, want) {
+		t.Errorf("containers: %q, want %q", got, want)
+	}
+	pods, err := d.StreamPodSandboxStats(ctx, &api.StreamPodSandboxStatsRequest{})
+	podUsage, _ := received(t, pods, err, (*api.StreamPodSandboxStatsResponse).GetPodSandboxStats)
+	got := ids(podUsage, func(u *api.PodSandboxStats) string { return u.GetAttributes().GetId() })
+	if !slices.Equal(got, want) {
+		t.Errorf("pods: %q, want %q", got, want)
+	}
+	metrics, err := d.StreamPodSandboxMetrics(ctx, &api.StreamPodSandboxMetricsRequest{})
+	all, _ := received(t, metrics, err, (*api.StreamPodSandboxMetricsResponse).GetPodSandboxMetrics)
+	if got := ids(all, (*api.PodSandboxMetrics).GetPodSandboxId); !slices.Equal(got, want) {
+		t.Errorf("metrics: %q, want %q", got, want)
+	}
+	if said := strings.Count(d.log.String(), "statistics are passed over"); said != 3 {
+		t.Errorf("it was logged %d times, want once for each stream", said)
+	}
+	list, err := d.StreamPodSandboxes(ctx, &api.StreamPodSandboxesRequest{})
+	for err == nil {
+		_, err = list.Recv()
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the list of pods: %v", err)
+	}
 }
 
 func TestAnEmptyStreamEndsWithoutAMessage(t *testing.T) {
