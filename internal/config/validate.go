@@ -219,7 +219,7 @@ func (v *validation) network(n *Network) {
 	for _, s := range n.PodCIDR {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			v.fail("network.pod_cidr", "%q is no range such as 10.88.0.0/16", s)
+			v.fail("network.pod_cidr", "%q is no range such as 10.60.0.0/16", s)
 			continue
 		}
 		if p.Addr().Is4In6() || p.Addr().BitLen()-p.Bits() < 2 {
@@ -232,7 +232,7 @@ func (v *validation) network(n *Network) {
 	}
 	for _, s := range n.NonMasquerade {
 		if p, err := netip.ParsePrefix(s); err != nil || p.Addr().Is4In6() {
-			v.fail("network.non_masquerade", "%q is no range such as 10.88.0.0/16", s)
+			v.fail("network.non_masquerade", "%q is no range such as 10.60.0.0/16", s)
 		}
 	}
 	v.between("network.prepared_pods", int64(n.PreparedPods), 0, 100)

@@ -110,7 +110,7 @@ func toDNS(c *check, p path, d *api.DNSConfig) *model.DNS {
 func podCIDR(c *check, p path, s string) {
 	for part := range strings.SplitSeq(s, ",") {
 		if _, err := netip.ParsePrefix(strings.TrimSpace(part)); err != nil {
-			c.Fail(p, "%q is not a CIDR such as 10.88.0.0/16", part)
+			c.Fail(p, "%q is not a CIDR such as 10.60.0.0/16", part)
 		}
 	}
 }

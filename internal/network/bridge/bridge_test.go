@@ -626,7 +626,7 @@ func TestLeftoversOfACrashGo(t *testing.T) {
 	p := attach(t, b, "p", tcp(8080, 80))
 	// In the middle of a set-up: a record without anything; a veth without a record; a record that is cut off.
 	testhost.Check(t, writeFile(b.pods.recordPath("early"), &record{
-		ID: "early", Link: vethName("brcrash", "early"), Addresses: []netip.Addr{netip.MustParseAddr("10.88.9.9")},
+		ID: "early", Link: vethName("brcrash", "early"), Addresses: []netip.Addr{netip.MustParseAddr("10.60.9.9")},
 	}))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = vethName("brcrash", "stray")
@@ -896,6 +896,33 @@ func TestTwoBridgesChooseDifferentRanges(t *testing.T) {
 			}
 			seen[p.prefix] = true
 		}
+	}
+}
+
+// podman's interface is there only while one of its containers runs, and has the range then, whoever else has it. Seen to
+// fail with 10.88.0.0/16 as the first choice, and, with the ranges before it in use, without ofOthers.
+func TestARangeThatIsPodmansIsNotChosen(t *testing.T) {
+	h, err := routes()
+	testhost.Check(t, err)
+	defer h.Close()
+	chosen := func() netip.Prefix {
+		t.Helper()
+		cidrs, err := chooseCIDRs(h, "brnone", t.TempDir(), false)
+		testhost.Check(t, err)
+		return cidrs[0]
+	}
+	podmans := netip.MustParsePrefix("10.88.0.0/13") // the first that it takes for other networks included
+	if p := chosen(); p.Overlaps(podmans) {
+		t.Errorf("the first choice is %s", p)
+	}
+	for second := range byte(88) {
+		way := &netlink.Route{Type: unix.RTN_BLACKHOLE,
+			Dst: &net.IPNet{IP: net.IPv4(10, second, 0, 0), Mask: net.CIDRMask(16, 32)}}
+		testhost.Check(t, h.RouteAdd(way))
+		defer netlink.RouteDel(way)
+	}
+	if p := chosen(); p.String() != "10.89.0.0/16" {
+		t.Errorf("with all ranges before podman's in use, the choice is %s", p)
 	}
 }
 

@@ -5,10 +5,23 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 )
+
+// ofOthers are the second bytes of ranges in 10.0.0.0/8 that are never chosen: other programs take them without a look,
+// perhaps after the bridge has. They have no interface there as long as none of their containers runs.
+var ofOthers = []int{
+	85,  // CRI-O's example of a CNI configuration
+	88,  // podman's default network
+	244, // Flannel's, on all nodes of a cluster
+}
+
+// firstChoice is the second byte of the first range that is tried. It is above those of nerdctl (4) and of k3s (42 and
+// 43), and below those of podman's further networks (from 89) and of kubeadm's services (from 96).
+const firstChoice = 60
 
 // chooseCIDRs finds ranges that nothing on the node has an address in or a route to.
 func chooseCIDRs(h *netlink.Handle, bridge, seed string, v6 bool) ([]netip.Prefix, error) {
@@ -25,7 +38,10 @@ func chooseCIDRs(h *netlink.Handle, bridge, seed string, v6 bool) ([]netip.Prefi
 		return true
 	}
 	var chosen []netip.Prefix
-	for second := 88; second < 256; second++ {
+	for second := firstChoice; second < 256; second++ {
+		if slices.Contains(ofOthers, second) {
+			continue
+		}
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), 0, 0}), 16)
 		if free(p) {
 			chosen = append(chosen, p)
