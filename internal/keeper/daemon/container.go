@@ -249,7 +249,9 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.settle(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
-		r.OOMKilled = (oom > 0 || oomSeen) && exit.Code == 128+int(unix.SIGKILL)
+		// The kernel may have killed a child, of which the init process has made an exit code of its own. One that has
+		// ended well has done its work without that child.
+		r.OOMKilled = (oom > 0 || oomSeen) && exit.Code != 0
 	})
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0 || oomSeen)
 	close(c.exited)

@@ -189,6 +189,22 @@ func TestSignals(t *testing.T) {
 	if st := n.ended("k"); st.ExitCode != 137 || !st.OOMKilled {
 		t.Errorf("killed for want of memory: %+v", st)
 	}
+	// The kernel has killed a child, and the init process says so with a code of its own, or makes do without it.
+	for code, want := range map[int]bool{3: true, 0: false} {
+		id := fmt.Sprintf("w%d", code)
+		n.run(n.shell(id, fmt.Sprintf("trap 'exit %d' TERM; echo ready; while :; do sleep 0.01; done", code)))
+		n.until("it is ready", func() bool { return n.output(id) == "ready\n" })
+		if err := os.WriteFile(filepath.Join(n.engine.cgroups, id, "memory.events"), []byte("oom_kill 1\n"),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.client.Signal(n.ctx(), id, unix.SIGTERM, false); err != nil {
+			t.Fatal(err)
+		}
+		if st := n.ended(id); st.ExitCode != code || st.OOMKilled != want {
+			t.Errorf("a child was killed for want of memory, and it ended with %d: %+v", code, st)
+		}
+	}
 }
 
 func TestExecs(t *testing.T) {
