@@ -16,8 +16,8 @@ import (
 // DefaultInterface is a pod's interface to its network; it comes first in Interfaces.
 const DefaultInterface = "eth0"
 
-// maxInterfaces is how many interfaces a pod has in statistics beside DefaultInterface. A pod with CAP_NET_ADMIN can make
-// many thousands, and what is told of each is a kilobyte or two: the statistics of all pods would be lost with the
+// maxInterfaces is how many interfaces a pod has in statistics beside DefaultInterface. A pod with CAP_NET_ADMIN can
+// make many thousands, and what is told of each is a kilobyte or two: the statistics of all pods would be lost with the
 // message that no client takes any more.
 const maxInterfaces = 64
 

@@ -137,12 +137,13 @@ func TestStatisticsThatFitNoMessageArePassedOver(t *testing.T) {
 	ctx, want := t.Context(), []string{"before", "after"}
 	containers, err := d.StreamContainerStats(ctx, &api.StreamContainerStatsRequest{})
 	usage, _ := received(t, containers, err, (*api.StreamContainerStatsResponse).GetContainerStats)
-	if got := ids(usage, func(u *api.ContainerStats) string { return u.GetAttributes().GetId() }); !slices.Equal(got, want) {
+	got := ids(usage, func(u *api.ContainerStats) string { return u.GetAttributes().GetId() })
+	if !slices.Equal(got, want) {
 		t.Errorf("containers: %q, want %q", got, want)
 	}
 	pods, err := d.StreamPodSandboxStats(ctx, &api.StreamPodSandboxStatsRequest{})
 	podUsage, _ := received(t, pods, err, (*api.StreamPodSandboxStatsResponse).GetPodSandboxStats)
-	got := ids(podUsage, func(u *api.PodSandboxStats) string { return u.GetAttributes().GetId() })
+	got = ids(podUsage, func(u *api.PodSandboxStats) string { return u.GetAttributes().GetId() })
 	if !slices.Equal(got, want) {
 		t.Errorf("pods: %q, want %q", got, want)
 	}

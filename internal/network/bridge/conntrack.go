@@ -26,8 +26,8 @@ func (s staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 // deleteFlows is replaced by a test: no kernel that has what the bridge needs refuses it there.
 var deleteFlows = netlink.ConntrackDeleteFilters
 
-// forgetFlows removes the tracking entries of the UDP host ports of an endpoint. SCTP and TCP find out by themselves. It
-// is for clients of an earlier endpoint that go on sending. The endpoint itself does not need it, so it does not fail
+// forgetFlows removes the tracking entries of the UDP host ports of an endpoint. SCTP and TCP find out by themselves.
+// It is for clients of an earlier endpoint that go on sending. The endpoint itself does not need it, so it does not fail
 // where the kernel does not do it: one without nf_conntrack_netlink, for example.
 func (b *Bridge) forgetFlows(r *record) {
 	if err := forgetFlows(r.hostPorts); err != nil {

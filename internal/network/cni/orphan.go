@@ -16,8 +16,8 @@ import (
 // maxEnvironment is how much of a process's environment is read. A plugin has berthd's, and some hundred bytes of CNI.
 const maxEnvironment = 256 << 10
 
-// endOrphans ends the plugins that an earlier berthd, which was killed, has left at work on an ADD. The pod's DEL has to
-// come after them: a plugin that goes on after the DEL takes an address that nobody gives back. The processes of the
+// endOrphans ends the plugins that an earlier berthd, which was killed, has left at work on an ADD. The pod's DEL has
+// to come after them: a plugin that goes on after the DEL takes an address that nobody gives back. The processes of the
 // node are looked through once, and only for a pod of whose ADD libcni has kept no result. The caller holds the pod's
 // lock.
 func (n *Networks) endOrphans(ctx context.Context, network, id string) error {
