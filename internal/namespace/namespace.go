@@ -345,6 +345,14 @@ func (s Set) Remove() error {
 	return errors.Join(errs...)
 }
 
+// SetSysctls sets sysctls of the network namespace pinned at path.
+func SetSysctls(path string, sysctls map[string]string) error {
+	if len(sysctls) == 0 {
+		return nil
+	}
+	return Do(path, func() error { return dress(unix.CLONE_NEWNET, Options{Sysctls: sysctls}) })
+}
+
 // Do runs f on a thread that is inside the network namespace pinned at path, as long as f stays on its own goroutine.
 // An empty path is the node's own namespace.
 func Do(path string, f func() error) error {

@@ -18,6 +18,9 @@ type Pod struct {
 	Labels, Annotations      map[string]string
 	CgroupParent             string
 	DNS                      *model.DNS
+	// Sysctls are those of the pod's interface, which the caller sets after Setup. The built-in bridge sets them again
+	// where it makes an interface that was lost again.
+	Sysctls map[string]string
 	// Before is the network that the pod had until it was lost: its addresses are asked for again, and a network
 	// that gives others fails. For Reconcile it is the network that the pod has, as far as its record says.
 	Before *Result

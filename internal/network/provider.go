@@ -195,6 +195,7 @@ func (p *provider) attachment(pod *Pod) cni.Attachment {
 func endpoint(pod *Pod) bridge.Endpoint {
 	return bridge.Endpoint{
 		ID: pod.ID, Pod: pod.Namespace + "/" + pod.Name, NetNS: pod.NetNS, Ports: pod.Ports, Addresses: pod.before(),
+		Sysctls: pod.Sysctls,
 	}
 }
 

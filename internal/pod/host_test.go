@@ -47,9 +47,10 @@ type memoryHost struct {
 	watches []func(keeper.Event)
 	pid     int
 
-	attached map[string]bool // clients that have not been detached
-	grants   []quota.Grant   // disk quotas
-	members  []int           // the IDs of the processes in each cgroup
+	attached map[string]bool              // clients that have not been detached
+	grants   []quota.Grant                // disk quotas
+	members  []int                        // the IDs of the processes in each cgroup
+	sysctls  map[string]map[string]string // of the interfaces of pods, as the network was told of them last
 
 	beforeCall func()                      // called at the beginning of each call; nil: nothing is
 	beforeRun  func()                      // called when a container is to be started; nil: nothing is
@@ -445,6 +446,7 @@ func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Resu
 	if pod.Before != nil {
 		ips = pod.Before.IPs
 	}
+	n.sysctls = map[string]map[string]string{pod.ID: pod.Sysctls}
 	return &network.Result{Interface: "eth0", IPs: ips}, n.make("network of " + pod.ID)
 }
 func (n memoryNetwork) Prepare(_ context.Context, pod *network.Pod) error {
@@ -460,6 +462,10 @@ func (n memoryNetwork) Status(ctx context.Context) network.Status {
 	return network.Status{Ready: true}
 }
 func (n memoryNetwork) Reconcile(_ context.Context, live []*network.Pod) (map[string]error, error) {
+	n.sysctls = map[string]map[string]string{}
+	for _, pod := range live {
+		n.sysctls[pod.ID] = pod.Sysctls
+	}
 	for _, thing := range n.left() {
 		id, ok := strings.CutPrefix(thing, "network of ")
 		if ok && !slices.ContainsFunc(live, func(p *network.Pod) bool { return p.ID == id }) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -793,6 +794,26 @@ func TestWhatAPersonIsTold(t *testing.T) {
 	n.host.settle()
 	if list := n.Handlers(); len(list) != 2 || list[0].Name != "" || n.CgroupDriver() != "cgroupfs" {
 		t.Errorf("%+v, %s", list, n.CgroupDriver())
+	}
+}
+
+// The network sets the sysctls of a pod's interface again where it makes the interface again, also after a restart of
+// berthd. Seen to fail without the sysctls in setUpNetwork, and without those in JoinedPod.
+func TestTheNetworkKnowsTheSysctlsOfAPodsInterface(t *testing.T) {
+	n := newMemoryNode(t)
+	cfg := podConfig()
+	cfg.Sysctls = map[string]string{"net.ipv4.conf.eth0.arp_ignore": "1", "net.ipv4.ip_unprivileged_port_start": "80"}
+	pod, err := n.RunSandbox(t.Context(), cfg, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"net.ipv4.conf.eth0.arp_ignore": "1"}
+	if got := n.host.sysctls[pod]; !maps.Equal(got, want) {
+		t.Errorf("it is set up with %v, want %v", got, want)
+	}
+	n.restart()
+	if got := n.host.sysctls[pod]; !maps.Equal(got, want) {
+		t.Errorf("after a restart it has %v, want %v", got, want)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/namespace"
 	"berth/internal/network/testhost"
 )
 
@@ -713,6 +714,41 @@ func TestForwardingThatOthersSwitchOffIsSwitchedOnAgain(t *testing.T) {
 	}
 }
 
+// Seen to fail without SetSysctls in restore; and, for one of the pods each, where reserve, assign or reconcile does
+// not keep the sysctls.
+func TestAnInterfaceThatComesBackHasThePodsSysctls(t *testing.T) {
+	b := open(t, Config{Name: "brsys", StateDir: t.TempDir()})
+	live := map[string]Endpoint{}
+	for _, id := range []string{"new", "prepared", "earlier"} {
+		e := Endpoint{ID: id, NetNS: testhost.Namespace(t), Sysctls: map[string]string{"net.ipv4.conf.eth0.arp_ignore": "2"}}
+		if id == "prepared" {
+			testhost.Check(t, b.Prepare(ctx, Endpoint{ID: id, NetNS: e.NetNS}))
+		}
+		_, err := b.Attach(ctx, e)
+		testhost.Check(t, err)
+		live[id] = e
+	}
+	comesBack := func(b *Bridge, id string) {
+		t.Helper()
+		testhost.Check(t, removeLink(vethName("brsys", id)))
+		b.check(ctx)
+		testhost.Eventually(t, "arp_ignore of pod "+id+" is 2", func() error {
+			return namespace.Do(live[id].NetNS, func() error {
+				if value, err := sysctl("net/ipv4/conf/eth0/arp_ignore"); err != nil || value != "2" {
+					return fmt.Errorf("it is %q, %v", value, err)
+				}
+				return nil
+			})
+		})
+	}
+	comesBack(b, "new")
+	comesBack(b, "prepared")
+	next := crash(t, b)
+	defer next.Close()
+	testhost.Check(t, reconcile(next, live))
+	comesBack(next, "earlier")
+}
+
 // What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two
 // subscriptions left out and an interval of a minute between checks, and, for the veth, without the look for lost
 // interfaces.
@@ -899,8 +935,8 @@ func TestTwoBridgesChooseDifferentRanges(t *testing.T) {
 	}
 }
 
-// podman's interface is there only while one of its containers runs, and has the range then, whoever else has it. Seen to
-// fail with 10.88.0.0/16 as the first choice, and, with the ranges before it in use, without ofOthers.
+// podman's interface is there only while one of its containers runs, and has the range then, whoever else has it. Seen
+// to fail with 10.88.0.0/16 as the first choice, and, with the ranges before it in use, without ofOthers.
 func TestARangeThatIsPodmansIsNotChosen(t *testing.T) {
 	h, err := routes()
 	testhost.Check(t, err)

@@ -27,8 +27,8 @@ func (s staleFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 var deleteFlows = netlink.ConntrackDeleteFilters
 
 // forgetFlows removes the tracking entries of the UDP host ports of an endpoint. SCTP and TCP find out by themselves.
-// It is for clients of an earlier endpoint that go on sending. The endpoint itself does not need it, so it does not fail
-// where the kernel does not do it: one without nf_conntrack_netlink, for example.
+// It is for clients of an earlier endpoint that go on sending. The endpoint itself does not need it, so it does not
+// fail where the kernel does not do it: one without nf_conntrack_netlink, for example.
 func (b *Bridge) forgetFlows(r *record) {
 	if err := forgetFlows(r.hostPorts); err != nil {
 		b.log.Warn("clients of the pod's UDP host ports may have to wait", "pod", r.Pod, "error", err)

@@ -20,6 +20,9 @@ type Endpoint struct {
 	// Addresses are those that the caller knows it to have. They count where the bridge has lost its record,
 	// and the kernel does not say others.
 	Addresses []netip.Addr
+	// Sysctls are set when the watch or Reconcile makes an interface again that was lost. The caller sets those of the
+	// first one.
+	Sysctls map[string]string
 }
 
 // hostPort is one key of the table's maps: packets of a protocol to a port of an address go to a port of the pod.

@@ -168,6 +168,7 @@ func (es *endpoints) reserve(e Endpoint, old *record) (*record, error) {
 	defer es.mu.Unlock()
 	r := &record{
 		ID: e.ID, Pod: e.Pod, NetNS: e.NetNS, Link: vethName(es.cfg.Name, e.ID), Ports: e.Ports, Created: time.Now().UTC(),
+		sysctls: e.Sysctls,
 	}
 	for id, other := range es.records {
 		if id != e.ID && other.Link == r.Link {

@@ -65,7 +65,7 @@ func (b *Bridge) openAssigned(ctx context.Context, r *record) error {
 func (es *endpoints) assign(r *record, e Endpoint) (ports bool, err error) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	r.prepared, r.Pod, r.Ports = false, e.Pod, e.Ports
+	r.prepared, r.Pod, r.Ports, r.sysctls = false, e.Pod, e.Ports, e.Sysctls
 	if r.hostPorts, err = hostPorts(e.Ports, r.Addresses); err == nil {
 		err = es.checkConflicts(r)
 	}

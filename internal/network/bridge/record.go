@@ -41,7 +41,10 @@ type record struct {
 	// prepared: it is no pod's yet. Guarded by endpoints.mu. It is not on disk: to the next berthd it is an endpoint of no
 	// pod, or of the pod that got it.
 	prepared bool
-	open     bool // the host ports belong in the table; guarded by portTable
+	// sysctls are those of Endpoint.Sysctls. Guarded by endpoints.mu. They are not on disk: the next berthd gives them to
+	// Reconcile.
+	sysctls map[string]string
+	open    bool // the host ports belong in the table; guarded by portTable
 }
 
 // awaitNoMore ends the wait for the end of the endpoint's interface. endpoints.mu is locked.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/namespace"
 )
 
 // enter makes sure that bridge and table are there, and that they stay until leave.
@@ -218,6 +220,7 @@ func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error 
 	for id, r := range b.pods.records {
 		if e, ok := live[id]; ok {
 			r.Pod = cmp.Or(r.Pod, e.Pod) // one that was prepared was written without
+			r.sysctls = e.Sysctls
 			alive = append(alive, r)
 		} else {
 			dead = append(dead, r)
@@ -300,7 +303,7 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	defer b.ids.Lock(r.ID)()
 	b.pods.mu.Lock()
 	current := b.pods.records[r.ID]
-	leaving := r.leaving != nil
+	leaving, sysctls := r.leaving != nil, r.sysctls
 	b.pods.mu.Unlock()
 	if current != r || leaving || path == "" {
 		return nil
@@ -322,6 +325,11 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	}
 	defer ns.Close()
 	b.log.Warn("the pod has lost its interface; making it again", "pod", r.Pod)
-	_, err = b.connect(ctx, r, ns, b.makeRoom)
-	return err
+	if _, err = b.connect(ctx, r, ns, b.makeRoom); err != nil {
+		return err
+	}
+	if err := namespace.SetSysctls(path, sysctls); err != nil {
+		b.log.Error("the pod's interface was made again, and lacks sysctls that the pod asks for", "pod", r.Pod, "error", err)
+	}
+	return nil
 }

@@ -150,9 +150,11 @@ func (p *Maker) networkPod(r *record.Sandbox) *network.Pod {
 	}
 }
 
-// JoinedPod is a pod with the network that it has by its record.
+// JoinedPod is a pod with the network that it has by its record. Of sysctls of its interface it has the pod's own: its
+// runtime handler may have others by now.
 func (p *Maker) JoinedPod(r *record.Sandbox) *network.Pod {
 	pod := p.networkPod(r)
+	_, pod.Sysctls = sysctls(r.Config, Handler{})
 	if len(r.IPs) == 0 {
 		return pod
 	}
@@ -185,12 +187,13 @@ func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before
 	}
 	pod := p.networkPod(&r)
 	pod.Before = before
+	_, pod.Sysctls = sysctls(r.Config, handler)
 	result, err := p.Network.Setup(ctx, pod)
 	if err != nil {
 		return err
 	}
-	if _, interfaces := sysctls(r.Config, handler); len(interfaces) > 0 {
-		o := namespace.Options{Kinds: []namespace.Kind{namespace.Network}, Sysctls: interfaces}
+	if len(pod.Sysctls) > 0 {
+		o := namespace.Options{Kinds: []namespace.Kind{namespace.Network}, Sysctls: pod.Sysctls}
 		if err := p.Dirs.Namespaces(s.ID()).Dress(o); err != nil {
 			return err
 		}
