@@ -397,8 +397,8 @@ func mountOf(p string) (at, optional string, err error) {
 	if resolved.Mount == 0 { // before Linux 5.8
 		return mountAbove(p)
 	}
-	// The node's own mount may have become another than the one that is seen here. In Berth's directories it is not the one
-	// that the container gets.
+	// The node's own mount may have become another than the one that is seen here. In Berth's directories it is not what
+	// the container gets.
 	if mountns.Node() != nil && !mountns.Own(resolved.Path) {
 		err := mountns.OnNode(func() (err error) {
 			at, optional, err = mountAbove(resolved.Path)

@@ -128,8 +128,8 @@ func TestLXCFSFilesAreMountedOverProc(t *testing.T) {
 	}
 }
 
-// TestLXCFSThatHangsHoldsUpOnlyItsContainers: a process that waits for a FUSE file system cannot be killed. Seen to fail
-// where berthd itself looked at the files.
+// TestLXCFSThatHangsHoldsUpOnlyItsContainers: a process that waits for a FUSE file system cannot be killed. Seen to
+// fail where berthd itself looked at the files.
 func TestLXCFSThatHangsHoldsUpOnlyItsContainers(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "proc"), 0o755); err != nil {

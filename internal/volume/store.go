@@ -339,8 +339,8 @@ func (s *Store) discardFilling(name string) error {
 	return s.cfg.Discard(s.filling(name))
 }
 
-// discard removes a volume. The caller holds its op, so that nobody begins to use the volume meanwhile, but not s.mu: on
-// a full disk, all of the volume's files are removed here.
+// discard removes a volume. The caller holds its op, so that nobody begins to use the volume meanwhile, but not s.mu:
+// on a full disk, all of the volume's files are removed here.
 func (s *Store) discard(name string) error {
 	if err := s.cfg.Discard(s.records.Path(name)); err != nil {
 		return err

@@ -308,8 +308,8 @@ func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	}
 }
 
-// TestARemovalHoldsNobodyElseUp: on a full disk it removes all files of the volume before it returns. Seen to fail where
-// the store stayed locked meanwhile, so that no container could be removed.
+// TestARemovalHoldsNobodyElseUp: on a full disk it removes all files of the volume before it returns. Seen to fail
+// where the store stayed locked meanwhile, so that no container could be removed.
 func TestARemovalHoldsNobodyElseUp(t *testing.T) {
 	asroot.Need(t, "chown")
 	removing, goOn := make(chan struct{}), make(chan struct{})

@@ -338,8 +338,8 @@ func TestARestoredProcessHasTheOOMScoreOfItsRequest(t *testing.T) {
 	}
 }
 
-// CRIU knows no keyrings: restored processes have the session keyring that they inherit. That would be the keeper's, for
-// the restored containers of all pods. Seen to fail without joinKeyring.
+// CRIU knows no keyrings: restored processes have the session keyring that they inherit. That would be the keeper's,
+// for the restored containers of all pods. Seen to fail without joinKeyring.
 func TestARestoredContainerHasASessionKeyringOfItsOwn(t *testing.T) {
 	keys := func() string {
 		t.Helper()

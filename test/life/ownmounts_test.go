@@ -251,8 +251,8 @@ func TestOwnMountsBesideMountsThatAreNotShared(t *testing.T) {
 	})
 }
 
-// TestOwnMountsRefuseThePropagationOfNamedVolumes: they are in a directory whose mounts are not the node's. Seen to fail
-// while the node's mount was looked at, which is shared: nothing propagated, and nothing said so.
+// TestOwnMountsRefuseThePropagationOfNamedVolumes: they are in a directory whose mounts are not the node's. Seen to
+// fail while the node's mount was looked at, which is shared: nothing propagated, and nothing said so.
 func TestOwnMountsRefuseThePropagationOfNamedVolumes(t *testing.T) {
 	needOwnMounts(t)
 	n := nodetest.Start(t, node.Options{})

@@ -290,9 +290,9 @@ func (l *Launcher) begin(ctx context.Context, c *Container) error {
 	return err
 }
 
-// forgetRefused removes what the pod's directory has of an attempt whose container was refused, and returns the refusal:
-// a container that is tried every few minutes would leave a mount for each of its sub-paths each time. Where the
-// container may be there, or may still come, all stays.
+// forgetRefused removes what the pod's directory has of an attempt whose container was refused, and returns the
+// refusal: a container that is tried every few minutes would leave a mount for each of its sub-paths each time. Where
+// the container may be there, or may still come, all stays.
 func (l *Launcher) forgetRefused(ctx context.Context, pod *Pod, name string, attempt int, refusal error) error {
 	switch connection.Code(refusal) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.AlreadyExists:

@@ -51,7 +51,9 @@ func TestExecTerminal(t *testing.T) { testExecTerminal(t, start(t), func(*keeper
 
 // TestExecTerminalInTheNodesPIDNamespace: the stage does not fork there, so that its PID is known before it has made
 // the terminal. It was seen to fail where the keeper does not wait for the stage.
-func TestExecTerminalInTheNodesPIDNamespace(t *testing.T) { testExecTerminal(t, start(t), inNodesPIDNamespace) }
+func TestExecTerminalInTheNodesPIDNamespace(t *testing.T) {
+	testExecTerminal(t, start(t), inNodesPIDNamespace)
+}
 
 func inNodesPIDNamespace(req *keeper.RunRequest) {
 	req.Spec.Linux.Namespaces = slices.DeleteFunc(req.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {

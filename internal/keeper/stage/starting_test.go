@@ -1,11 +1,14 @@
 package stage
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestAFrozenCgroupHoldsUpNoStart: a process whose cgroup of version 2 is frozen, or has no processor time, does not
@@ -65,6 +68,40 @@ func TestAFrozenCgroupHoldsUpNoStart(t *testing.T) {
 			if pids, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || len(pids) > 0 {
 				t.Errorf("processes %q are left, %v", pids, err)
 			}
+		})
+	}
+}
+
+// TestAnExecThatDoesNotForkIsSetUpOnceItHasStarted, on both versions of cgroups: on version 2 it is the child of the
+// process that was started.
+func TestAnExecThatDoesNotForkIsSetUpOnceItHasStarted(t *testing.T) {
+	l := newLab(t)
+	own := l.run(l.setup(l.host, false, 0), "sleep", "1000")
+	for name, clone := range map[string]bool{"version 1": false, "version 2": true} {
+		t.Run(name, func(t *testing.T) {
+			target := l.target(own.pidfd, false)
+			target.Namespaces &^= unix.CLONE_NEWPID
+			if clone && l.v2 == "" {
+				t.Skip("there is no cgroup of version 2")
+			}
+			if !clone {
+				target.Cgroup, target.Clone = "", false
+			}
+			f, err := l.real.Join(target, l.process("sleep", "0"), Stdio{}, nil)
+			l.must(err)
+			defer f.Close()
+			pid, err := f.Start()
+			l.must(err)
+			inside, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+			l.must(err)
+			if host, err := os.Readlink("/proc/self/ns/mnt"); err != nil || inside == host {
+				t.Errorf("it is still in the mount namespace of the host: %v", err)
+			}
+			if again, err := f.Start(); err != nil || again != pid {
+				t.Errorf("asked again, it is %d and not %d: %v", again, pid, err)
+			}
+			l.must(f.Run())
+			reap(pid)
 		})
 	}
 }

@@ -199,8 +199,8 @@ func (k *Checkpointer) RemoveParts(r *record.Container) error {
 	return err
 }
 
-// removePod removes an unfinished checkpoint of a pod, whose description is or would be the file. The records of some of
-// its containers may not name their parts any more.
+// removePod removes an unfinished checkpoint of a pod, whose description is or would be the file. The records of some
+// of its containers may not name their parts any more.
 func removePod(file string) error {
 	dir := filepath.Dir(file)
 	entries, err := os.ReadDir(dir)

@@ -232,8 +232,8 @@ func TestACheckpointBeginsWithNothingOfTheLast(t *testing.T) {
 	}
 }
 
-// berthd may be killed when the records of some containers no longer name their parts of a pod's checkpoint, and those of
-// others still do: the checkpoint has failed, and all of it goes. Seen to fail with the removal of the description alone.
+// berthd may be killed when the records of some containers no longer name their parts of a pod's checkpoint, and those
+// of others still do: the checkpoint has failed, and all of it goes. Seen to fail where the description goes alone.
 func TestAllOfAPodsCheckpointIsRemovedByTheLastOfItsContainers(t *testing.T) {
 	k := newCheckpointer(t)
 	dir := t.TempDir()

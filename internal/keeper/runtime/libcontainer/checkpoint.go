@@ -138,9 +138,9 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 	return fmt.Errorf("restore container %s: %w", c.ID(), err)
 }
 
-// scoreRestored gives restored processes the oom_score_adj that the specification asks for. CRIU gives a process what it
-// had, unless that was 0: then the process has what it inherits, which is the keeper's. A process with a higher score
-// than the init process has raised its own, since it shall be killed before others, and keeps it.
+// scoreRestored gives restored processes the oom_score_adj that the specification asks for. CRIU gives a process what
+// it had, unless that was 0: then the process has what it inherits, which is the keeper's. A process with a higher
+// score than the init process has raised its own, since it shall be killed before others, and keeps it.
 func scoreRestored(lib *libcontainer.Container, init int, spec *specs.Spec) error {
 	score := 0
 	if wanted := spec.Process.OOMScoreAdj; wanted != nil {

@@ -34,8 +34,8 @@ func (f *frozen) Thawed() <-chan struct{} {
 	return f.thawed
 }
 
-// TestAnExecThatIsEndedDuringACheckpoint: it does not wait until the container is thawed, which may take minutes. Seen to
-// fail where the guard is waited for, which CRIU has, and without the second look at what freezes the container.
+// TestAnExecThatIsEndedDuringACheckpoint: it does not wait until the container is thawed, which may take minutes. Seen
+// to fail where the guard is waited for, which CRIU has, and without the second look at what freezes the container.
 func TestAnExecThatIsEndedDuringACheckpoint(t *testing.T) {
 	for what, before := range map[string]int{"CRIU writes": 0, "the checkpoint begins meanwhile": 1} {
 		t.Run(what, func(t *testing.T) {
