@@ -48,8 +48,8 @@ func connect(t testing.TB, n *node.Node, name string, p *plugin) *plugin {
 	return p
 }
 
-// connectOnceServed is connect for a node whose berthd is about to listen. That the socket is there does not tell: it is
-// bound before anybody listens on it.
+// connectOnceServed is connect for a node whose berthd is about to listen. That the socket is there does not tell: it
+// is bound before anybody listens on it.
 func connectOnceServed(t testing.TB, n *node.Node, name string, p *plugin) {
 	t.Helper()
 	nodetest.Eventually(t, node.Patience(20*time.Second), "berthd serves plugin "+name, func() error {

@@ -100,9 +100,9 @@ func (b *Engine) sweep(id string) error {
 	return err
 }
 
-// sweepLock removes the lock file of a sandbox that is deleted. Each call for a container in it opens the file, and makes
-// it anew: such a call may come later than the sweep of the sandbox's own container, where both end together. The lock
-// of a sandbox that is there stays.
+// sweepLock removes the lock file of a sandbox that is deleted. Each call for a container in it opens the file, and
+// makes it anew: such a call may come later than the sweep of the sandbox's own container, where both end together. The
+// lock of a sandbox that is there stays.
 func (b *Engine) sweepLock(sandbox string) error {
 	if sandbox == "" {
 		return nil
