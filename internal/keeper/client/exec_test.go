@@ -105,7 +105,9 @@ func testExecTerminal(t *testing.T, n *node, change func(*keeper.RunRequest)) {
 // would take a terminal of the node's (kernel.pty.max) for each such exec, also after the container is gone.
 func TestATerminalOfAFailedExecIsClosed(t *testing.T) {
 	n := start(t)
-	n.run(n.request("a", "sleep", "1000"))
+	req := n.request("a", "sleep", "1000")
+	req.Setup = keeper.SetupStage // libcontainer tells of such a program by the exit code of its exec
+	n.run(req)
 	// It is found and executable, so that only execve fails.
 	if err := os.WriteFile(filepath.Join(n.root, "bin/script"), []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
 		t.Fatal(err)
