@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 
 	"berth/internal/keeper/procfs"
 )
+
+// killPause is how long killed processes may take before they are looked for again, the first time.
+const killPause = 10 * time.Millisecond
 
 // maxEnvironment is how much of a process's environment is read. A plugin has berthd's, and some hundred bytes of CNI.
 const maxEnvironment = 256 << 10
@@ -33,18 +37,22 @@ func (n *Networks) endOrphans(ctx context.Context, network, id string) error {
 	if err != nil {
 		return err
 	}
-	for {
-		orphans, err := adding(pods)
+	for pause, said := killPause, false; ; pause, said = min(2*pause, time.Second), true {
+		killed, err := killAdding(pods)
 		if err != nil {
 			return err
 		}
-		if len(orphans) == 0 {
+		if killed == 0 {
 			n.earlier = nil
 			return nil
 		}
-		n.log.Warn("CNI plugins that an earlier berthd has left at work are ended", "processes", len(orphans))
-		if err := kill(ctx, orphans); err != nil {
-			return fmt.Errorf("end the CNI plugins of an earlier berthd: %w", err)
+		if !said {
+			n.log.Warn("CNI plugins that an earlier berthd has left at work are ended", "processes", killed)
+		}
+		select {
+		case <-ctx.Done(): // a process of the node may start others like it for ever
+			return fmt.Errorf("end the CNI plugins of an earlier berthd: %w", context.Cause(ctx))
+		case <-time.After(pause):
 		}
 	}
 }
@@ -71,30 +79,43 @@ func (n *Networks) unfinished() (map[string]bool, error) {
 	return pods, nil
 }
 
-// adding returns pidfds of the processes that add one of the pods to a network: plugins, the plugins that these call,
-// and other programs that either of them has started. All of them have the environment of the first one.
-func adding(pods map[string]bool) (pidfds []int, err error) {
+// killAdding kills the processes that add one of the pods to a network: plugins, the plugins that these call, and other
+// programs that either of them has started. All of them have the environment of the first one. killed is how many were
+// found: one of them may have started another before its end, and the end takes a moment.
+func killAdding(pods map[string]bool) (killed int, err error) {
 	pids, err := procfs.All()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
+	self := procfs.Cgroups(os.Getpid())
 	for _, pid := range pids {
-		if !adds(pid, pods) {
+		if !adds(pid, pods) || !ofNode(procfs.Cgroups(pid), self) {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it has ended
 		}
-		if !adds(pid, pods) { // another process may have had the number before
-			_ = unix.Close(fd)
-			continue
+		if adds(pid, pods) { // else another process had the number before
+			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			killed++
 		}
-		pidfds = append(pidfds, fd)
+		_ = unix.Close(fd)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return killed, fmt.Errorf("kill a CNI plugin of an earlier berthd: %w", err)
+		}
 	}
-	return pidfds, nil
+	return killed, nil
 }
 
+// containerID is the ID of a pod or a container in the path of a cgroup.
+var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// ofNode tells whether a process with these cgroups is none of a pod's. Programs of containers may have any
+// environment. self are the cgroups of berthd, which may be in a container itself.
+func ofNode(cgroups, self string) bool { return cgroups == self || !containerID.MatchString(cgroups) }
+
+// adds tells whether a process has the environment of an ADD for one of the pods. One that has ended has none.
 func adds(pid int, pods map[string]bool) bool {
 	var add, ours bool
 	for v := range strings.SplitSeq(procfs.Environment(pid, maxEnvironment), "\x00") {
@@ -104,39 +125,4 @@ func adds(pid int, pods map[string]bool) bool {
 		add = add || v == "CNI_COMMAND=ADD"
 	}
 	return add && ours
-}
-
-// kill kills processes, waits until all have ended, and closes the pidfds.
-func kill(ctx context.Context, pidfds []int) error {
-	var errs []error
-	for _, fd := range pidfds {
-		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, err)
-		}
-	}
-	for _, fd := range pidfds {
-		if len(errs) == 0 {
-			if err := awaitEnd(ctx, fd); err != nil {
-				errs = append(errs, err)
-			}
-		}
-		_ = unix.Close(fd)
-	}
-	return errors.Join(errs...)
-}
-
-func awaitEnd(ctx context.Context, pidfd int) error {
-	for {
-		poll := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, int((100 * time.Millisecond).Milliseconds()))
-		if n > 0 {
-			return nil
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -127,5 +128,24 @@ func TestOnlyPodsThatWereNotJoinedHaveOrphans(t *testing.T) {
 	pods, err := n.unfinished()
 	if err != nil || len(pods) != 1 || !pods["unfinished"] {
 		t.Errorf("%v, %v", pods, err)
+	}
+}
+
+// A program of a container may have any environment, and start others like it for ever.
+func TestProcessesOfPodsAreNoOrphans(t *testing.T) {
+	id := strings.Repeat("0a", 32)
+	for _, c := range []struct {
+		cgroups, self string
+		want          bool
+	}{
+		{"0::/system.slice/berthd.service", "0::/system.slice/berthd.service", true},
+		{"0::/user.slice", "0::/system.slice/berthd.service", true},
+		{"0::/kubepods/pod1/" + id, "0::/system.slice/berthd.service", false},
+		{"0::/docker/" + id, "0::/docker/" + id, true}, // berthd is in a container itself
+		{"0::/docker/" + id + "/kubepods/pod1/" + id, "0::/docker/" + id, false},
+	} {
+		if got := ofNode(c.cgroups, c.self); got != c.want {
+			t.Errorf("%s beside %s: %v", c.cgroups, c.self, got)
+		}
 	}
 }
