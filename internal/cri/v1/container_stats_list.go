@@ -35,7 +35,8 @@ func (s *runtimeService) StreamContainerStats(req *api.StreamContainerStatsReque
 	if err != nil {
 		return err
 	}
-	return sendFigures(s.Log, list, fromContainerUsage, func(batch []*api.ContainerStats) error {
+	id := func(u *model.ContainerUsage) string { return u.Container.ID }
+	return sendFigures(s.Log, list, id, fromContainerUsage, func(batch []*api.ContainerStats) error {
 		return out.Send(&api.StreamContainerStatsResponse{ContainerStats: batch})
 	})
 }

@@ -47,7 +47,8 @@ func (s *runtimeService) StreamPodSandboxMetrics(req *api.StreamPodSandboxMetric
 	if err != nil {
 		return err
 	}
-	return sendFigures(s.Log, list, fromSandboxMetrics, func(batch []*api.PodSandboxMetrics) error {
+	id := func(m model.SandboxMetrics) string { return m.SandboxID }
+	return sendFigures(s.Log, list, id, fromSandboxMetrics, func(batch []*api.PodSandboxMetrics) error {
 		return out.Send(&api.StreamPodSandboxMetricsResponse{PodSandboxMetrics: batch})
 	})
 }

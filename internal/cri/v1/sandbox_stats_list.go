@@ -35,7 +35,8 @@ func (s *runtimeService) StreamPodSandboxStats(req *api.StreamPodSandboxStatsReq
 	if err != nil {
 		return err
 	}
-	return sendFigures(s.Log, list, fromSandboxUsage, func(batch []*api.PodSandboxStats) error {
+	id := func(u *model.SandboxUsage) string { return u.Sandbox.ID }
+	return sendFigures(s.Log, list, id, fromSandboxUsage, func(batch []*api.PodSandboxStats) error {
 		return out.Send(&api.StreamPodSandboxStatsResponse{PodSandboxStats: batch})
 	})
 }

@@ -17,15 +17,15 @@ const batchBytes = 1 << 20
 // The stream ends with the handler's return. It ends with an error at an item that fits no message: a client would take
 // what is not in a list for removed.
 func sendAll[From any, To proto.Message](list []From, translate func(From) To, send func([]To) error) error {
-	return sendBatches(list, translate, send, tooLarge)
+	return sendBatches(list, translate, send, func(_ From, size int) error { return tooLarge(size) })
 }
 
-// sendFigures is sendAll for statistics. An item that fits no message is passed over, with a line in the log: one pod
-// with any number of figures does not take those of all others away.
-func sendFigures[From any, To proto.Message](log *slog.Logger, list []From, translate func(From) To,
-	send func([]To) error) error {
-	return sendBatches(list, translate, send, func(size int) error {
-		log.Warn("statistics are passed over", "error", tooLarge(size))
+// sendFigures is sendAll for statistics. Those of a pod or a container, named by id, that fit no message are left out,
+// with a line in the log: one pod with any number of figures does not take those of all others away.
+func sendFigures[From any, To proto.Message](log *slog.Logger, list []From, id func(From) string,
+	translate func(From) To, send func([]To) error) error {
+	return sendBatches(list, translate, send, func(from From, size int) error {
+		log.Warn("statistics are left out of a stream", "id", id(from), "error", tooLarge(size))
 		return nil
 	})
 }
@@ -37,14 +37,14 @@ func tooLarge(size int) error {
 
 // sendBatches calls misfit for an item that fits no message. Its error ends the stream.
 func sendBatches[From any, To proto.Message](list []From, translate func(From) To, send func([]To) error,
-	misfit func(size int) error) error {
+	misfit func(from From, size int) error) error {
 	var batch []To
 	size := 0
 	for _, from := range list {
 		item := translate(from)
 		n := proto.Size(item)
 		if n > maxMessage {
-			if err := misfit(n); err != nil {
+			if err := misfit(from, n); err != nil {
 				return err
 			}
 			continue
