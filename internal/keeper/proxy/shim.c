@@ -493,6 +493,25 @@ ended:
 	return 0;
 }
 
+/* How long a shim may take to open the input after it has answered Start, in naps of so many milliseconds. */
+enum { OPEN_NAP = 5, OPEN_NAPS = 6000 };
+
+/*
+ * input_is_open tells whether the shim has opened the container's input. Shims of containerd's make open it in the
+ * background, and may answer Start before. Until then nobody reads: a write would fail as if the program had closed its
+ * input, and the end would close the pipe before it is opened, with what is in it. Once the shim has opened it, this stays
+ * true.
+ */
+static int input_is_open(void)
+{
+	static int naps, opened;
+	struct pollfd p = {.fd = input.to, .events = POLLOUT};
+
+	if (!opened)
+		opened = (poll(&p, 1, 0) >= 0 && (p.revents & POLLERR) == 0) || ++naps > OPEN_NAPS;
+	return opened;
+}
+
 /* end_input tells the shim that no more input comes. */
 static void end_input(void)
 {
@@ -595,6 +614,7 @@ static void follow(int signals, int log)
 	uint32_t wait = 0, kill = 0;
 	struct pollfd fds[FDS];
 	struct answer a;
+	int limit;
 
 	for (int tries = 0;;) {
 		if (shim.fd < 0) {
@@ -616,9 +636,14 @@ static void follow(int signals, int log)
 		/* One signal after the other: the shim is not to deliver them in another order. */
 		fds[SIGNALS] = (struct pollfd){.fd = kill == 0 ? signals : -1, .events = POLLIN};
 		fds[INPUT] = relay_waits(&input);
+		limit = -1;
+		if (input.from >= 0 && !input_is_open()) {
+			fds[INPUT].fd = -1;
+			limit = OPEN_NAP;
+		}
 		fds[OUTPUT] = relay_waits(&output);
 		fds[LOG] = (struct pollfd){.fd = log ? PROXY_FD_LOG : -1, .events = POLLIN};
-		if (poll(fds, FDS, -1) < 0)
+		if (poll(fds, FDS, limit) < 0)
 			continue;
 		take_events(fds + EVENTS);
 		if (fds[LOG].revents != 0)
