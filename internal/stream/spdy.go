@@ -43,6 +43,10 @@ const (
 	// openedMost bounds the streams that wait to be accepted. It has room for all streams of an exec, which accepts those
 	// that it wants and no more.
 	openedMost = 8
+	// probeEvery is how often a client is asked whether it lives while the reader waits for room. The end of its
+	// connection is behind what is not read. But where its socket is closed, its kernel resets the connection when
+	// something comes.
+	probeEvery = 5 * time.Second
 )
 
 // Frames that are not data begin with a word that has this bit, the version and the type.
@@ -53,6 +57,7 @@ const (
 	flagOneWay = 2 // of SYN_STREAM: the server does not write
 	lengthBits = 1<<24 - 1
 	streamBits = 1<<31 - 1
+	serverPing = 2 // the ID of the server's pings: even, as all that a server begins
 )
 
 // deflateDictionary begins the server's header blocks, which are one stream of zlib (RFC 1950): the methods, and the ID
@@ -100,6 +105,7 @@ type spdyConn struct {
 	streams map[spdy.StreamId]*spdyStream
 	last    spdy.StreamId // the newest that the client has opened
 	share   share
+	full    bool // the reader waits for room
 	deaf    bool // nothing more is queued
 	ended   bool // done is closed
 }
@@ -326,12 +332,16 @@ func (c *spdyConn) say(a answer) error {
 	}
 }
 
-// answer writes answers until the connection is closed.
+// answer writes answers, and probes, until the connection is closed.
 func (c *spdyConn) answer() {
+	probe := time.NewTicker(probeEvery)
+	defer probe.Stop()
 	for {
 		select {
 		case <-c.done:
 			return
+		case <-probe.C:
+			c.probe()
 		case a := <-c.answers:
 			if a.opens == nil {
 				_ = c.write(a.frame, nil)
@@ -346,6 +356,20 @@ func (c *spdyConn) answer() {
 			}
 		}
 	}
+}
+
+// probe sends a ping if the reader waits for room. It is no sign that something moves.
+func (c *spdyConn) probe() {
+	c.mu.Lock()
+	full := c.full
+	c.mu.Unlock()
+	if !full {
+		return
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_, _ = c.out.Write(control(spdy.TypePing, 0, serverPing))
+	_ = c.out.Flush() // whoever watches the connection sees that it has ended
 }
 
 // reply tells the client that its stream is open.

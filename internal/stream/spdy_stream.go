@@ -37,10 +37,12 @@ func (s *spdyStream) reserve(n int) bool {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer func() { c.full = false }()
 	for !s.dropped && !c.deaf {
 		if c.share.take(int64(n + pieceCost)) {
 			return true
 		}
+		c.full = true
 		c.room.Wait()
 	}
 	return false
