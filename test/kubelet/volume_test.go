@@ -86,7 +86,7 @@ func TestHostPaths(t *testing.T) {
 	absent := manifest("hostpathabsent", sh("main", sleep, mounted("dir", "/dir")))
 	hostPath(absent, "dir", filepath.Join(dir, "absent"), v1.HostPathDirectory)
 	q := shared(t).run(t, absent)
-	time.Sleep(node.Patience(2 * time.Second))
+	time.Sleep(node.Lapse(2 * time.Second))
 	if now, err := q.now(); err != nil || now.Status.Phase != v1.PodPending {
 		t.Errorf("without its directory the pod is %v, %v", now, err)
 	}

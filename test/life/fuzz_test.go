@@ -57,7 +57,7 @@ func TestNoRequestEndsTheNode(t *testing.T) {
 	pid, calls := n.PID(), map[codes.Code]int{}
 	one := func(m protoreflect.MethodDescriptor, request proto.Message) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), node.Lapse(3*time.Second))
 		defer cancel()
 		path := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 		err := n.Conn.Invoke(ctx, path, request, dynamicpb.NewMessage(m.Output()))

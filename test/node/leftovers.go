@@ -407,7 +407,7 @@ func removeCgroup(top string) error {
 	})
 	for i := len(dirs) - 1; i >= 0; i-- {
 		err := syscall.Rmdir(dirs[i])
-		for try := 0; errors.Is(err, syscall.EBUSY) && try < 100; try++ {
+		for end := time.Now().Add(Patience(30 * time.Second)); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 			err = syscall.Rmdir(dirs[i])
 		}

@@ -484,8 +484,8 @@ func (n *Node) Launch() error {
 	return nil
 }
 
-// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s,
-// times Patience.
+// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most a minute, times
+// Patience.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.wait(ctx, func(conditions []*cri.RuntimeCondition) error {
 		for _, c := range conditions {

@@ -82,7 +82,7 @@ func end(n *node.Node) error {
 // remains counts what is left of a node's pods.
 func remains(n *node.Node) (node.Leftovers, error) {
 	if n.Containerd {
-		return n.Settled(time.Minute)
+		return n.Settled(12 * time.Second) // of what containerd leaves, nobody is told
 	}
 	return n.Retire(time.Minute)
 }
@@ -179,7 +179,7 @@ func start(o node.Options) (*node.Node, error) {
 	return node.Start(ctx, o)
 }
 
-// Context ends with the test, and in any case after three minutes.
+// Context ends with the test, and in any case after a quarter of an hour.
 func Context(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	t.Cleanup(cancel)
@@ -188,7 +188,7 @@ func Context(t testing.TB) context.Context {
 
 // Building bounds the build of a program of others, which takes minutes where Go's cache has nothing of it.
 func Building(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(15*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(6*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }
