@@ -34,9 +34,15 @@ type world struct {
 }
 
 // timeout of a call of a plugin on these nodes.
-var timeout = node.Patience(3 * time.Second)
+var timeout = node.Lapse(3 * time.Second)
 
 func start(t *testing.T, tables string) *world {
+	t.Helper()
+	return startPatient(t, timeout, tables)
+}
+
+// startPatient is start for a node whose plugins have so long for a call.
+func startPatient(t *testing.T, timeout time.Duration, tables string) *world {
 	t.Helper()
 	nodetest.BerthOnly(t, "it has no device manager")
 	w := &world{t: t, dir: short(t), cdi: t.TempDir()}
