@@ -82,7 +82,7 @@ func survey() (traces, error) {
 func (d *demo) count(before traces) error {
 	var left traces
 	var total int
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		now, err := survey()
 		if err != nil {
 			return err

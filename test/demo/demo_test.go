@@ -29,18 +29,19 @@ func TestTheDemoWorks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	binaries, err := node.Binaries(ctx)
+	building := nodetest.Building(t)
+	binaries, err := node.Binaries(building)
 	if err != nil {
 		t.Fatal(err)
 	}
 	web := filepath.Join(t.TempDir(), "web")
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", web, "./web")
+	build := exec.CommandContext(building, "go", "build", "-buildvcs=false", "-o", web, "./web")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the web server: %v\n%s", err, out)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
+	defer cancel()
 	d := &demo{binaries: binaries, web: web, manifest: "hello.yaml", began: time.Now()}
 	if err := d.run(ctx); err != nil {
 		t.Fatal(err)

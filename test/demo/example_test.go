@@ -28,7 +28,7 @@ func TestTheExamplesOfTheDocumentsWork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(4*time.Minute)) // about 150 commands
 	defer cancel()
 	root, err := node.ModuleRoot()
 	if err != nil {
@@ -248,7 +248,7 @@ func (p *typist) typeAll(ctx context.Context, t *testing.T, s section, seen map[
 // typeOne types an example as it is printed, its comment included.
 func (p *typist) typeOne(t *testing.T, e example, want expectation) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, node.Patience(30*time.Second))
+	ctx, cancel := context.WithTimeout(p.ctx, node.Patience(time.Minute))
 	defer cancel()
 	says := regexp.MustCompile("(?m)" + want.says)
 	line := p.places.Replace(e.line)
@@ -262,7 +262,7 @@ func (p *typist) typeOne(t *testing.T, e example, want expectation) {
 	// A command that hangs is ended with all that it has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 30 * time.Second
 	if want.before != nil {
 		if err := want.before(p); err != nil {
 			t.Fatal(err)

@@ -111,7 +111,7 @@ func (d *demo) step(ctx context.Context, title string, do func(context.Context) 
 	d.steps++
 	fmt.Printf("\n%s\n", d.bold(fmt.Sprintf("%d. %s", d.steps, title)))
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	if err := do(ctx); err != nil {
 		return err

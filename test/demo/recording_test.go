@@ -28,7 +28,7 @@ func TestTheRecordingOfTheFirstMinutes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	defer cancel()
 	root, err := node.ModuleRoot()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *typist) retype(t *testing.T, recorded string) string {
 			continue
 		}
 		cmd := exec.CommandContext(p.ctx, "sh", "-c", strings.ReplaceAll(p.places.Replace(typed), "sudo ", ""))
-		cmd.Dir, cmd.Env, cmd.WaitDelay = p.dir, p.environment(), time.Second
+		cmd.Dir, cmd.Env, cmd.WaitDelay = p.dir, p.environment(), 30*time.Second
 		shown, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v", typed, err)

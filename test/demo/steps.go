@@ -157,8 +157,8 @@ func (d *demo) list(ctx context.Context) error {
 
 // get asks the web server, for as long as it takes to come up.
 func get(ctx context.Context, url string) (string, error) {
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		body, err := getOnce(ctx, client, url)
 		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
 			return body, err
@@ -269,7 +269,7 @@ func (d *demo) restartDaemon(ctx context.Context) error {
 	watchCtx, cancel := context.WithCancel(ctx)
 	watched := make(chan int64, 1)
 	go func() { // the pod is asked all the while
-		client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 		asked := int64(0)
 		for watchCtx.Err() == nil {
 			if _, err := getOnce(ctx, client, d.podURL()); err != nil {
@@ -332,7 +332,7 @@ func (d *demo) stopNode(context.Context) error {
 	if err := process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if _, ok := d.node.KeeperPID(); !ok {
 			break
 		}
