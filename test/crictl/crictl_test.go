@@ -46,7 +46,7 @@ func TestLifeOfAPodByCrictl(t *testing.T) {
 	if nodetest.Containerd() {
 		script.Env = append(script.Env, "TRANSPORTS=spdy")
 	}
-	script.WaitDelay = 5 * time.Second
+	script.WaitDelay = 30 * time.Second
 	out, err := script.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {

@@ -9,7 +9,7 @@ set -eu
 : "${CRICTL:?}" "${ADDRESS:?}" "${IMAGE:?}" "${WORK:?}"
 
 config=$WORK/crictl.yaml
-printf 'runtime-endpoint: %s\nimage-endpoint: %s\ntimeout: 20\n' "$ADDRESS" "$ADDRESS" >"$config"
+printf 'runtime-endpoint: %s\nimage-endpoint: %s\ntimeout: 120\n' "$ADDRESS" "$ADDRESS" >"$config"
 
 crictl() { "$CRICTL" --config "$config" "$@"; }
 step() { printf '== %s\n' "$*"; }
@@ -32,12 +32,12 @@ lacks() {
 	*"$1"*) fail "$2: \"$1\" is still in: $got" ;;
 	esac
 }
-# eventually COMMAND...: it succeeds within 10 s.
+# eventually COMMAND...: it succeeds within a minute.
 eventually() {
 	tries=0
 	until "$@"; do
 		tries=$((tries + 1))
-		[ "$tries" -lt 100 ] || fail "not within 10 s: $*"
+		[ "$tries" -lt 600 ] || fail "not within a minute: $*"
 		sleep 0.1
 	done
 }
@@ -145,7 +145,7 @@ forwarding() {
 	[ -n "$port" ]
 }
 eventually forwarding
-printf 'GET /index.html HTTP/1.0\r\n\r\n' | busybox nc -w 5 127.0.0.1 "$port" | want 'page of the pod' port-forward
+printf 'GET /index.html HTTP/1.0\r\n\r\n' | busybox nc -w 60 127.0.0.1 "$port" | want 'page of the pod' port-forward
 kill $forward
 wait $forward 2>/dev/null || :
 trap - EXIT
