@@ -34,7 +34,6 @@ func TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer os.RemoveAll(plugins)
-			// What is made ahead comes and goes, and these tests compare lists of all that is there.
 			tables := fmt.Sprintf("[network]\nprepared_pods = 0\n[device_plugins]\nenabled = true\ndir = %q\n", plugins)
 			criu, why := nodetest.TryCRIU()
 			if why == nil {

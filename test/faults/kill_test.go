@@ -215,7 +215,7 @@ func TestKillingTheKeeperHurtsNoContainer(t *testing.T) {
 	if s := meanwhile.WaitExit(); !node.OrphanEnded(s, 33) {
 		t.Errorf("a container whose keeper was killed ended with %d (%s), want 33", s.ExitCode, s.Reason)
 	}
-	later.Stop(10)
+	later.Stop(60)
 	if s := later.Status(); !node.OrphanEnded(s, 21) {
 		t.Errorf("stopped under another keeper: %d (%s), want 21", s.ExitCode, s.Reason)
 	}
@@ -299,7 +299,7 @@ func TestAnUpgradeOfTheKeeperUnderLoadLosesNothing(t *testing.T) {
 		err  error
 	}
 	ended := make(chan end, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	defer cancel()
 	go func() {
 		code, err := nodetest.Stream(ctx, nodetest.SPDY, response.Url, remotecommand.StreamOptions{Stdin: in, Stdout: &got})
