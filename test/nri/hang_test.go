@@ -72,12 +72,12 @@ func TestAPluginThatHangsOrEndsInAnyCallHurtsNobody(t *testing.T) {
 			begin := time.Now()
 			live(t, n)
 			took, waits := time.Since(begin), hangs && event != joins
-			if took > timeout+node.Patience(10*time.Second) || waits && took < timeout {
+			if took > timeout+node.Patience(12*time.Second) || waits && took < timeout {
 				t.Errorf("%s: it took %v, where a request has %v", name, took, timeout)
 			}
 			select {
 			case <-p.closed:
-			case <-time.After(node.Patience(10 * time.Second)):
+			case <-time.After(node.Patience(12 * time.Second)):
 				t.Errorf("%s: the plugin is still connected", name)
 			}
 			close(resume)
@@ -86,7 +86,7 @@ func TestAPluginThatHangsOrEndsInAnyCallHurtsNobody(t *testing.T) {
 			}
 		}
 	}
-	if left, err := n.Settled(node.Patience(10 * time.Second)); err != nil || left.Count() > 0 {
+	if left, err := n.Settled(12 * time.Second); err != nil || left.Count() > 0 {
 		t.Errorf("of the pods there is left: %v, %v", left, err)
 	}
 }

@@ -174,7 +174,7 @@ func TestAPluginThatRefusesLeavesNothingBehind(t *testing.T) {
 	if first.told("StopPodSandbox") != 1 || first.told("RemovePodSandbox") != 1 {
 		t.Errorf("the first plugin was told %q", first.story())
 	}
-	if left, err := n.Settled(node.Patience(10 * time.Second)); err != nil || left.Count() > 0 {
+	if left, err := n.Settled(12 * time.Second); err != nil || left.Count() > 0 {
 		t.Errorf("of the pod there is left: %v, %v", left, err)
 	}
 	refusing = "CreateContainer"
@@ -228,7 +228,7 @@ func TestAPluginThatHangsIsCutOffAfterItsTime(t *testing.T) {
 	nodetest.Pull(t, n, node.Busybox)
 	begin := time.Now()
 	c := pod.Run()
-	if took := time.Since(begin); took < timeout || took > timeout+node.Patience(10*time.Second) {
+	if took := time.Since(begin); took < timeout || took > timeout+node.Patience(12*time.Second) {
 		t.Errorf("a container took %v, where the plugin has %v", took, timeout)
 	}
 	if got := c.Sh("echo $FROM"); got != "other" {
@@ -236,13 +236,12 @@ func TestAPluginThatHangsIsCutOffAfterItsTime(t *testing.T) {
 	}
 	select {
 	case <-p.closed:
-	case <-time.After(node.Patience(10 * time.Second)):
+	case <-time.After(node.Patience(12 * time.Second)):
 		t.Error("the plugin that hangs is still connected")
 	}
-	begin = time.Now()
 	pod.Run()
-	if took := time.Since(begin); took > timeout {
-		t.Errorf("without it a container took %v", took)
+	if count := p.told("CreateContainer"); count != 1 {
+		t.Errorf("after it was cut off it is told of a container: %d in all", count)
 	}
 	if other.told("PostStartContainer") != 2 {
 		t.Errorf("the other was told %q", other.story())
@@ -323,7 +322,7 @@ func TestPluginsKnowAllAfterARestartOfEitherSide(t *testing.T) {
 // TestNoPluginMissesAContainer has plugins join while containers come: each is told of each, as one that is there or as
 // one that is created, and no container waits for long.
 func TestNoPluginMissesAContainer(t *testing.T) {
-	n := start(t, "")
+	n := startPatient(t, node.Lapse(time.Minute), "") // 8 plugins answer at once, and none is to be cut off
 	pod := nodetest.RunPod(t, n)
 	nodetest.Pull(t, n, node.Busybox)
 	connect(t, n, "00-there", &plugin{})
@@ -567,13 +566,16 @@ func TestAPluginGivesAContainerNoCgroupOfOthers(t *testing.T) {
 	pod.Create().Start()
 }
 
+// patientLaunch gives plugins that berthd starts long enough on a busy machine.
+const patientLaunch = "[nri]\nplugin_registration_timeout = \"60s\"\nplugin_request_timeout = \"60s\"\n"
+
 func TestPluginsThatBerthdStarts(t *testing.T) {
 	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := nodetest.Start(t, node.Options{Prepare: func(n *node.Node) error {
+	n := nodetest.Start(t, node.Options{Tables: patientLaunch, Prepare: func(n *node.Node) error {
 		conf := filepath.Join(n.Dir, "nri.d")
 		err := errors.Join(os.MkdirAll(n.NRIPlugins, 0o700), os.MkdirAll(conf, 0o700),
 			os.WriteFile(filepath.Join(conf, "10-launched.conf"), []byte("settings\n"), 0o600))

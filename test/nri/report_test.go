@@ -112,7 +112,7 @@ func TestDoctorNamesAPluginThatDoesNotRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := nodetest.Start(t, node.Options{
-		Tables: "[nri]\nenable = \"on\"\n",
+		Tables: patientLaunch + "enable = \"on\"\n",
 		Prepare: func(n *node.Node) error {
 			return errors.Join(os.MkdirAll(n.NRIPlugins, 0o700),
 				os.Symlink(self, filepath.Join(n.NRIPlugins, "10-runs")),
