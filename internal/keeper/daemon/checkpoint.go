@@ -77,7 +77,8 @@ func (s *Server) whileFrozen(ctx context.Context, c *container, nonce string, de
 	c.mu.Lock()
 	c.endDump = nil
 	c.mu.Unlock()
-	if err == nil && ctx.Err() != nil {
+	// The context alone does not say so: after a halt of the machine its timer may be late.
+	if err == nil && (ctx.Err() != nil || !time.Now().Before(deadline)) {
 		err = errThawed
 	}
 	if err != nil {

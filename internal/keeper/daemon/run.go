@@ -343,8 +343,9 @@ var commandLine = procfs.CommandLine
 // have been executed: until the kernel has set its arguments, it has none.
 func waitingLine(pid int) string {
 	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		over := time.Now().After(deadline) // before the look: the machine may stand still during it
 		line := commandLine(pid)
-		if line != "" || time.Now().After(deadline) {
+		if line != "" || over {
 			return line
 		}
 		if f := procfs.Status(pid); len(f) == 0 || f[0] == "Z" {

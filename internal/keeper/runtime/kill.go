@@ -27,14 +27,13 @@ const (
 func KillMatching(limit time.Duration, of []string, match func(arguments string) bool) (ended bool, err error) {
 	o := originOf(of)
 	wanted := func(pid int) bool { return match(memory.arguments(pid, maxArguments)) && o.runtime(pid) }
-	killed := true
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(killPause) {
+	for deadline := time.Now().Add(limit); ; time.Sleep(killPause) {
+		over := time.Now().After(deadline) // before the look: the machine may stand still during it
 		pids, err := procfs.All()
 		if err != nil {
 			return false, err
 		}
-		unread := false
-		killed = false
+		killed, unread := false, false
 		for _, pid := range pids {
 			if pid == os.Getpid() {
 				continue
@@ -48,8 +47,10 @@ func KillMatching(limit time.Duration, of []string, match func(arguments string)
 		if !killed && !unread {
 			return true, nil
 		}
+		if over {
+			return !killed, nil
+		}
 	}
-	return !killed, nil
 }
 
 // kill kills a process if it is still wanted once it is held: another one may have got its ID.

@@ -149,7 +149,7 @@ func TestWhatLooksLikeACallEndsNoSearch(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitCommandLine(t, call.Process.Pid, call.Args)
-			ended, err := KillMatching(3*time.Second, []string{own}, func(line string) bool {
+			ended, err := KillMatching(30*time.Second, []string{own}, func(line string) bool {
 				return strings.Contains(line, mark)
 			})
 			if !ended || err != nil {
@@ -219,6 +219,44 @@ func TestACallThatIsBeingExecutedIsWaitedFor(t *testing.T) {
 	}
 }
 
+// TestALookThatTakesLongIsNotTheLast: the machine may stand still during a look, and that one cannot say then that
+// there is no call. Seen to fail where the clock was read after a look: a call that was being executed was left.
+func TestALookThatTakesLongIsNotTheLast(t *testing.T) {
+	mark := fmt.Sprintf("berth-executed-slowly-%d", os.Getpid())
+	// The process is no child of this one.
+	out, err := exec.Command("sh", "-c", `sh -c "sleep 60; :" "$0" >/dev/null 2>&1 & echo $!`, mark).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(call, syscall.SIGKILL) }()
+	awaitCommandLine(t, call, []string{"sh", "-c", "sleep 60; :", mark})
+	const bound = 50 * time.Millisecond
+	usual, looks := memory, 0
+	defer func() { memory = usual }()
+	memory.arguments = func(pid, limit int) string {
+		if pid == call {
+			if looks++; looks == 1 {
+				time.Sleep(4 * bound)
+				return ""
+			}
+		}
+		return usual.arguments(pid, limit)
+	}
+	if _, err := KillMatching(bound, nil, func(line string) bool { return strings.Contains(line, mark) }); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); strings.Contains(procfs.CommandLine(call), mark); {
+		if time.Now().After(end) {
+			t.Fatalf("the call lives after %d looks", looks)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestNoUsualProcessIsWaitedFor: kernel threads, zombies, children of this process and the processes of the node are
 // none that may become a call, so one look is enough.
 func TestNoUsualProcessIsWaitedFor(t *testing.T) {
@@ -242,7 +280,7 @@ func TestNoUsualProcessIsWaitedFor(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	// Other programs may be executed on this machine at this moment.
-	for try := 0; ; try++ {
+	for end := time.Now().Add(time.Minute); ; {
 		looks = 0
 		if ended, err := KillMatching(10*time.Second, nil, func(string) bool { return false }); !ended || err != nil {
 			t.Fatalf("ended %v, %v", ended, err)
@@ -250,7 +288,7 @@ func TestNoUsualProcessIsWaitedFor(t *testing.T) {
 		if looks == 1 {
 			break
 		}
-		if try == 10 {
+		if time.Now().After(end) {
 			t.Fatalf("it took %d looks", looks)
 		}
 	}

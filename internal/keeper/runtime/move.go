@@ -32,6 +32,7 @@ func MoveExec(pid int, paths map[string]string, dir, execID string) {
 		return
 	}
 	for deadline := time.Now().Add(moveWait); ; {
+		over := time.Now().After(deadline) // before the look: the machine may stand still during it
 		moved := 0
 		found, unread := marked(paths, execID)
 		for _, p := range append(cgroupdir.Family(pid, paths), found...) {
@@ -41,7 +42,7 @@ func MoveExec(pid int, paths map[string]string, dir, execID string) {
 		}
 		switch {
 		case moved > 0:
-		case unread && time.Now().Before(deadline):
+		case unread && !over:
 			time.Sleep(movePoll)
 		default:
 			return

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,10 @@ import (
 // executes a program, and this may take a busy machine some time. One that runs without an environment is waited for no
 // longer.
 //
-// Seen to fail where ten looks were all, and where a process without an environment was looked at until then.
+// A machine that stands still during a look does not make that one the last.
+//
+// Seen to fail where ten looks were all, where a process without an environment was looked at until then, and where the
+// clock was read after a look.
 func TestAnExecIsMovedWithWhatExecutesAProgram(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	dir := newCgroup(t, "berth-test-"+filepath.Base(t.TempDir())+"-move")
@@ -49,19 +53,29 @@ func TestAnExecIsMovedWithWhatExecutesAProgram(t *testing.T) {
 	}
 	usual := memory
 	defer func() { memory = usual }()
-	until := time.Now().Add(50 * time.Millisecond)
-	soon := func(read func(int, int) string) func(int, int) string {
-		return func(pid, limit int) string {
-			if time.Now().Before(until) {
-				return ""
-			}
-			return read(pid, limit)
+	away := filepath.Join(dir, "cgroup.procs")
+	for what, halt := range map[string]time.Duration{"it runs": 0, "it stands still": 2 * moveWait} {
+		if err := cgroupdir.WriteFile(away, fmt.Sprint(marked.Process.Pid)); err != nil {
+			t.Fatal(err)
 		}
-	}
-	memory.environment, memory.arguments = soon(usual.environment), soon(usual.arguments)
-	MoveExec(first.Process.Pid, paths, own, "e")
-	if !inCgroup(own, marked.Process.Pid) {
-		t.Error("a process that had executed a program meanwhile is not in the exec's cgroup")
+		until := time.Now().Add(50 * time.Millisecond)
+		soon := func(read func(int, int) string) func(int, int) string {
+			return func(pid, limit int) string {
+				if time.Now().Before(until) {
+					return ""
+				}
+				return read(pid, limit)
+			}
+		}
+		memory.environment = soon(usual.environment)
+		memory.arguments = func(pid, limit int) string {
+			defer time.Sleep(halt)
+			return soon(usual.arguments)(pid, limit)
+		}
+		MoveExec(first.Process.Pid, paths, own, "e")
+		if !inCgroup(own, marked.Process.Pid) {
+			t.Errorf("the machine %s: a process that had executed a program meanwhile is not in the exec's cgroup", what)
+		}
 	}
 
 	memory = usual
