@@ -80,7 +80,7 @@ func (n *memoryNode) status(id string) *model.ContainerStatus {
 func (n *memoryNode) wantNothing(after string) {
 	n.t.Helper()
 	var left []string
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if left = n.left(); len(left) == 0 {
 			return
 		}

@@ -289,7 +289,7 @@ func run(t *testing.T, s *Supervisor, pod *manifest.Pod) *Pod {
 // eventually waits until something is so.
 func eventually(t *testing.T, what string, said *notes, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it is not so that %s:\n%s", what, said)
 		}

@@ -221,7 +221,7 @@ func (n *node) end(pid int, sig syscall.Signal) {
 
 func (n *node) until(what string, cond func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(host.Patience(40 * time.Second)); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(host.Patience(3 * time.Minute)); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.Fatalf("not in time: %s", what)
 		}

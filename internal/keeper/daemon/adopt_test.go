@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 type holder struct {
 	t    *testing.T
 	conn *protocol.Conn
+	raw  syscall.RawConn // of conn
 	got  []*protocol.Packet
 }
 
@@ -36,11 +38,18 @@ type holder struct {
 func (h *holder) packets() []*protocol.Packet {
 	h.t.Helper()
 	for {
-		_ = h.conn.SetDeadline(time.Now().Add(20 * time.Millisecond)) // what was sent is there already
-		p, err := h.conn.Receive()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		var none bool // what was sent is there already
+		err := h.raw.Control(func(fd uintptr) {
+			_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			none = err == unix.EAGAIN
+		})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if none {
 			return h.got
 		}
+		p, err := h.conn.Receive()
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -83,6 +92,7 @@ func successor(t *testing.T) (*Server, *holder) {
 		t.Fatal(err)
 	}
 	var ends [2]*protocol.Conn
+	var raw syscall.RawConn // of the holder
 	for i, fd := range pair {
 		f := os.NewFile(uintptr(fd), "socket")
 		c, err := net.FileConn(f)
@@ -92,6 +102,9 @@ func successor(t *testing.T) (*Server, *holder) {
 		}
 		t.Cleanup(func() { c.Close() })
 		ends[i] = protocol.NewConn(c.(*net.UnixConn))
+		if raw, err = c.(*net.UnixConn).SyscallConn(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ses := session.New(&protocol.Packet{Session: "berthd", Escrow: true}, ends[0])
 	s.sessions.Add(ses)
@@ -103,7 +116,7 @@ func successor(t *testing.T) (*Server, *holder) {
 		s.watching.Wait()
 		ses.Close()
 	})
-	return s, &holder{t: t, conn: ends[1]}
+	return s, &holder{t: t, conn: ends[1], raw: raw}
 }
 
 // TestTwoKeepersKilledAsACommandBegins: what an exec ends with whose keeper was killed before it let the command begin

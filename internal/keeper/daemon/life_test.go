@@ -507,7 +507,7 @@ func TestCheckpoints(t *testing.T) {
 	if err := thaw(n.ctx()); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("thawed twice: %v", err)
 	}
-	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 500*time.Millisecond)); err != nil {
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 3*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	n.until("its time is over", func() bool { return !n.frozen("c") })
@@ -563,7 +563,7 @@ func TestAContainerIsFrozenForItsCheckpoint(t *testing.T) {
 		t.Errorf("a checkpoint after the thaw: frozen %t, %v", n.frozen("c"), err)
 	}
 
-	req, _ = freeze(200 * time.Millisecond)
+	req, _ = freeze(3 * time.Second)
 	n.until("its time is over", func() bool { return !n.frozen("c") })
 	if _, err := n.client.Checkpoint(n.ctx(), req); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("a checkpoint after the time: %v", err)

@@ -263,7 +263,7 @@ func (n *node) ctx() context.Context {
 // until waits for something.
 func (n *node) until(what string, is func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(host.Patience(20 * time.Second)); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(host.Patience(3 * time.Minute)); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.Fatalf("not in time: %s", what)
 		}

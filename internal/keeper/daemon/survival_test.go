@@ -389,7 +389,7 @@ func TestAnUpgradeThatCannotPause(t *testing.T) {
 	n.run(n.shell("c", counting(stop, 5)))
 	n.exec("c", "e", fmt.Sprintf("until [ -e %s ]; do sleep 0.01; done; exit 6", stop), time.Minute)
 	program := filepath.Join(t.TempDir(), "keeper")
-	n.server.cfg.Binary, n.server.upgradeWaits.pause = program, 100*time.Millisecond
+	n.server.cfg.Binary, n.server.upgradeWaits.pause = program, 3*time.Second
 	upgrade := func(want string) {
 		t.Helper()
 		script := fmt.Sprintf("#!/bin/sh\nrm \"$0\"\necho %d\n", handover.Format) // gone when it is to be executed

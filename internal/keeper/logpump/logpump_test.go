@@ -37,6 +37,18 @@ func pump(t testing.TB, path string) (l *Log, p *Pump, write *os.File) {
 	return l, p, os.NewFile(uintptr(fds[1]), "write")
 }
 
+// untilRead waits until nothing is left in a pipe.
+func untilRead(t *testing.T, w *os.File) {
+	t.Helper()
+	until(t, "the pipe is empty", func() bool {
+		n, err := unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 0
+	})
+}
+
 func contents(t testing.TB, path string) (text string, records int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -98,11 +110,14 @@ func TestRecordsAreThoseOfContainerd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
 			_, p, w := pump(t, path)
+			p.mu.Lock()
+			p.held = time.Hour // no beginning of a line is written before its end
+			p.mu.Unlock()
 			for _, text := range c.writes {
 				if _, err := w.WriteString(text); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(idle / 10) // a read of its own, and not so long that the beginning of a line is written
+				untilRead(t, w) // each has a read of its own
 			}
 			w.Close()
 			<-p.Done()
@@ -194,17 +209,12 @@ func TestFullDiskLeavesWholeRecords(t *testing.T) {
 		fmt.Fprint(w, line)
 	}
 	// All of that has been tried before there is room.
-	for {
-		n, err := unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ)
-		if err != nil {
-			t.Fatal(err)
+	untilRead(t, w)
+	for dropped, since := l.Dropped(), time.Now(); time.Since(since) < time.Second; time.Sleep(time.Millisecond) {
+		if now := l.Dropped(); now != dropped {
+			dropped, since = now, time.Now()
 		}
-		if n == 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(50 * time.Millisecond)
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -397,8 +407,8 @@ func TestAFloodAfterTheEndEndsThePump(t *testing.T) {
 			for written.Load() < 4*pipeBusy {
 				time.Sleep(time.Millisecond)
 			}
-			before := written.Load()
 			p.End()
+			before := written.Load()
 			if way == "stop" {
 				if p.Stop(); !p.Ended() {
 					p.Start() // the keeper goes on as it is

@@ -15,7 +15,7 @@ import (
 const (
 	// MaxLine is the longest content of one record, in bytes; longer lines are split (CRI: 16 KiB).
 	MaxLine = 16 << 10
-	// idle is how long the beginning of a line is held back for its end.
+	// idle is how long a pump holds back the beginning of a line for its end.
 	idle = 50 * time.Millisecond
 
 	readSize = 256 << 10
@@ -44,8 +44,9 @@ type Pump struct {
 	scanned int     // up to where in buf there is no end of the line that begins what is left
 	full    int     // reads in a row that found the pipe full
 	ended   bool
-	step    int      // how much is read at once
-	dropper *dropper // leaves lines out that are over the rate; nil: none are
+	step    int           // how much is read at once
+	held    time.Duration // how long the beginning of a line is held back for its end
+	dropper *dropper      // leaves lines out that are over the rate; nil: none are
 	wakes
 
 	mu       sync.Mutex
@@ -94,7 +95,7 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 		return nil, err
 	}
 	p := &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw, buf: buf,
-		step: readSize, wakes: wakes{wake: make(chan struct{}, 1)}}
+		step: readSize, held: idle, wakes: wakes{wake: make(chan struct{}, 1)}}
 	if stream == Stderr {
 		buf.stream = 1
 	}
@@ -228,7 +229,7 @@ func (p *Pump) deadline() bool {
 		return false
 	case p.last:
 	case !p.isIdle():
-		_ = p.file.SetReadDeadline(time.Now().Add(idle))
+		_ = p.file.SetReadDeadline(time.Now().Add(p.held))
 	default:
 		_ = p.file.SetReadDeadline(time.Time{})
 	}

@@ -222,7 +222,7 @@ func dup(t *testing.T, fd int) int {
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(3 * time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("it does not come: %s", what)
 		}

@@ -97,6 +97,7 @@ func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
 	}
 	end := r.BeginFor("c")
 	defer end()
+	r.underway[r.last] = operation{container: "c", began: time.Now().Add(time.Hour)}
 	its := ended(t) // of the start
 	hook, err := pidfd.StartTime(its)
 	if err != nil {

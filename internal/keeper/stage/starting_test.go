@@ -40,8 +40,8 @@ func TestAFrozenCgroupHoldsUpNoStart(t *testing.T) {
 			defer func() { l.must(os.Remove(dir)) }()
 			freezer := filepath.Join(dir, "cgroup.freeze")
 			l.must(os.WriteFile(freezer, []byte("1"), 0))
-			const wait = 5 * time.Second
-			thaw := exec.Command("sh", "-c", "sleep 5; echo 0 >"+freezer) // in case this process itself waits
+			const wait = 30 * time.Second
+			thaw := exec.Command("sh", "-c", "sleep 30; echo 0 >"+freezer) // in case this process itself waits
 			l.must(thaw.Start())
 			defer func() { _ = thaw.Process.Kill(); _ = thaw.Wait() }()
 			began := time.Now()
