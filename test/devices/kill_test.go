@@ -51,7 +51,7 @@ func TestKillsAtAnyMomentLeakNoDevice(t *testing.T) {
 		if err := w.Restart(nodetest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Register(nodetest.Context(t)); err != nil {
+		if err := p.Return(nodetest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		w.until("the plugin is back", func() bool {

@@ -165,7 +165,7 @@ func TestAllocationsOutliveAKill(t *testing.T) {
 	if got := one.Sh("echo $GPU"); got != "yes" {
 		t.Errorf("the container that runs has %q", got)
 	}
-	if err := p.Register(nodetest.Context(t)); err != nil {
+	if err := p.Return(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	w.until("the plugin is back", func() bool { return w.held() == "a:one b:two c:k" })

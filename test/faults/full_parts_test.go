@@ -210,7 +210,7 @@ func (c *crowded) devices(t *testing.T, dir string) {
 	second.Remove()
 	c.again(t)
 	c.room(t)
-	if err := plugin.Register(nodetest.Context(t)); err != nil {
+	if err := plugin.Return(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	// Both are free again.

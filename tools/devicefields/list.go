@@ -26,7 +26,7 @@ var list = map[string]row{
 		"registers each resource, and again when the socket comes back, when nobody has answered, " +
 			"and when nobody watches for ten seconds; ends with the reason where it is refused",
 		refused + " TestAPluginThatServesOnlyOnceItIsRegistered TestItRegistersAgainWhenTheKubeletComesBack " +
-			"TestARefusedRegistrationEndsThePlugin TestAKubeletThatDoesNotAnswerIsWaitedFor " +
+			"TestAPluginThatWatchesItsOwnSocketRegistersAgain TestARefusedRegistrationEndsThePlugin TestAKubeletThatDoesNotAnswerIsWaitedFor " +
 			"TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
 	"GetDevicePluginOptions": {"asks once after each registration, for as long as a call may take: the plugin may begin " +
 		"to serve late. An answer counts more than what the registration said. If the plugin does not have this call, the " +

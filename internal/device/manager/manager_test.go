@@ -300,6 +300,60 @@ func TestAPluginThatRegistersAgainTakesItsPlaceOver(t *testing.T) {
 	eventually(t, "and healthy", func() bool { return slices.Equal(shown(m, gpu), []string{"b"}) })
 }
 
+// TestAPluginThatWatchesItsOwnSocketRegistersAgain: the removal of its socket is all by which such a plugin learns that
+// the manager has restarted, as a kubelet removes it. It was seen to stay away for ever.
+func TestAPluginThatWatchesItsOwnSocketRegistersAgain(t *testing.T) {
+	m := start(t)
+	p := plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b")...)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := p.Follow(ctx); err != nil {
+		t.Fatal(err)
+	}
+	allocate(t, m, want("p", "c", ask("c", 1)))
+	// What is no socket, and what is in a directory, is not the manager's to remove.
+	keep := []string{"kubelet_internal_checkpoint", "of-a-vendor/x.sock"}
+	if err := os.WriteFile(filepath.Join(m.cfg.Dir, keep[0]), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inner := &plugintest.Plugin{Dir: filepath.Join(m.cfg.Dir, "of-a-vendor"), Endpoint: "x.sock"}
+	if err := os.Mkdir(inner.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := inner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Stop()
+
+	second, err := New(Config{Dir: m.cfg.Dir, Root: t.TempDir(), Server: grpc.NewServer(), Log: m.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if err := second.Serve(); err == nil || !lives(m, gpu) {
+		t.Fatalf("a manager beside one that lives: %v, %v", err, m.List())
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := New(Config{Dir: m.cfg.Dir, Root: m.cfg.Root, Server: grpc.NewServer(), Log: m.log, Grace: time.Minute,
+		Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	next.Reconcile(func(string) bool { return true }, func(string) bool { return true })
+	if err := next.Serve(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the plugin is back", func() bool { return slices.Equal(shown(next, gpu), []string{"a p/c", "b"}) })
+	for _, name := range keep {
+		if _, err := os.Stat(filepath.Join(m.cfg.Dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestTheSocketIsPutBack(t *testing.T) {
 	m := start(t)
 	socket := filepath.Join(m.cfg.Dir, SocketName)

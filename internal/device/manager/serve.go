@@ -3,6 +3,7 @@ package manager
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,6 +24,14 @@ func (m *Manager) Serve() error {
 	if err := os.MkdirAll(m.cfg.Dir, 0o750); err != nil {
 		return fmt.Errorf("directory of device plugins: %w", err)
 	}
+	// Another manager that lives keeps its plugins.
+	err := unixsocket.CheckStale(path)
+	if err == nil {
+		err = m.removeSockets()
+	}
+	if err != nil {
+		return fmt.Errorf("serve device plugins: %w", err)
+	}
 	listener, err := unixsocket.Listen(path, -1)
 	if err != nil {
 		return fmt.Errorf("serve device plugins: %w", err)
@@ -40,6 +49,26 @@ func (m *Manager) Serve() error {
 		defer watcher.Close()
 		m.keep(path, listener, watcher)
 	})
+	return nil
+}
+
+// removeSockets removes the sockets of plugins, as a kubelet does when it starts: for some plugins the removal of their
+// own socket is the signal to register again. Others wait for the manager's socket to appear, so it comes afterwards:
+// a socket that a plugin makes for it stays.
+func (m *Manager) removeSockets() error {
+	entries, err := os.ReadDir(m.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type() != fs.ModeSocket || e.Name() == SocketName {
+			continue
+		}
+		path := filepath.Join(m.cfg.Dir, e.Name())
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.log.Warn("remove the socket of a device plugin", "socket", path, "error", err)
+		}
+	}
 	return nil
 }
 

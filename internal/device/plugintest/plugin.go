@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -54,6 +55,14 @@ func Devices(ids ...string) []*pluginapi.Device {
 
 // Start serves on the plugin's socket and does not register.
 func (p *Plugin) Start(devices ...*pluginapi.Device) error {
+	p.devices, p.changed = devices, make(chan struct{})
+	p.calls, p.last = map[string]int{}, map[string]any{}
+	p.server = grpc.NewServer()
+	pluginapi.RegisterDevicePluginServer(p.server, p)
+	return p.listen()
+}
+
+func (p *Plugin) listen() error {
 	path := filepath.Join(p.Dir, p.Endpoint)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -62,16 +71,51 @@ func (p *Plugin) Start(devices ...*pluginapi.Device) error {
 	if err != nil {
 		return err
 	}
-	p.devices, p.changed = devices, make(chan struct{})
-	p.calls, p.last = map[string]int{}, map[string]any{}
-	p.server = grpc.NewServer()
-	pluginapi.RegisterDevicePluginServer(p.server, p)
 	go func() { _ = p.server.Serve(l) }()
 	return nil
 }
 
 // Stop ends the plugin at once, as a kill would.
 func (p *Plugin) Stop() { p.server.Stop() }
+
+// Return makes the plugin's socket again, as plugins do when the manager has come back, and registers.
+func (p *Plugin) Return(ctx context.Context) error {
+	if err := p.listen(); err != nil {
+		return err
+	}
+	return p.Register(ctx)
+}
+
+// Follow calls Return whenever the plugin's own socket is removed, until ctx ends. Like some plugins, it does not look
+// at the manager's socket: it only tries until the manager answers.
+func (p *Plugin) Follow(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	if err := watcher.Add(p.Dir); err != nil {
+		watcher.Close()
+		return err
+	}
+	own := filepath.Join(p.Dir, p.Endpoint)
+	go func() {
+		defer watcher.Close()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event := <-watcher.Events:
+				if event.Name != own || !event.Has(fsnotify.Remove) {
+					continue
+				}
+			}
+			for err := p.Return(ctx); err != nil && ctx.Err() == nil; err = p.Register(ctx) {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	}()
+	return nil
+}
 
 // Register registers with the manager in the plugin's directory.
 func (p *Plugin) Register(ctx context.Context) error {
