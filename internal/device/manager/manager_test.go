@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -638,6 +639,31 @@ func TestWhatFailsLeavesNothingAllocated(t *testing.T) {
 		t.Errorf("a resource that nobody offers: %v", err)
 	}
 	p.Stop()
+}
+
+// TestAPluginsCodesAreNotTheClients: some tell of the container to a client, who then waits for what never comes, or
+// thinks that it is there already.
+func TestAPluginsCodesAreNotTheClients(t *testing.T) {
+	m := start(t)
+	var code codes.Code
+	plug(t, m, &plugintest.Plugin{OnAllocate: func(context.Context,
+		*pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+		return nil, status.Error(code, "no power")
+	}}, plugintest.Devices("a")...)
+	same := []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Canceled}
+	for code = codes.Canceled; code <= codes.Unauthenticated; code++ {
+		wanted := codes.FailedPrecondition
+		if slices.Contains(same, code) {
+			wanted = code
+		}
+		_, err := m.Allocate(context.Background(), want("p", "c", ask("c", 1)))
+		if got := status.Code(errgrpc.ToGRPC(err)); got != wanted {
+			t.Errorf("%v is %v, not %v", code, got, wanted)
+		}
+		if code != codes.DeadlineExceeded && !strings.Contains(err.Error(), "no power") {
+			t.Errorf("%v: %v", code, err)
+		}
+	}
 }
 
 func TestAPluginThatHangsEndsWithItsDeadline(t *testing.T) {

@@ -96,14 +96,17 @@ func (p *plugin) run() {
 // follow returns an error in any case: why it does not go on.
 func (p *plugin) follow() error {
 	// It may begin to serve only now.
+	unknown := false
 	options, err := call(p, p.ctx,
 		"GetDevicePluginOptions", func(ctx context.Context) (*pluginapi.DevicePluginOptions, error) {
-			return p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
+			options, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
+			unknown = status.Code(err) == codes.Unimplemented
+			return options, err
 		})
 	switch {
 	case err == nil:
 		p.options.Store(options)
-	case !errdefs.IsNotImplemented(err): // those that have none say them when they register
+	case !unknown: // those that do not know the call say their options when they register
 		return err
 	}
 	stream, err := p.api.ListAndWatch(p.ctx, &pluginapi.Empty{})
@@ -128,8 +131,7 @@ func (p *plugin) alive(ctx context.Context) bool {
 	defer cancel()
 	_, err := p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 	code := status.Code(err)
-	// One that is slow lives, too.
-	return code != codes.Unavailable && code != codes.Canceled
+	return code != codes.Unavailable && code != codes.Canceled && code != codes.DeadlineExceeded
 }
 
 // call makes a call of a plugin with its deadline, measures it, and names it in the error.
