@@ -864,6 +864,22 @@ func TestARegistrantThatGoesAwayDisplacesNoPlugin(t *testing.T) {
 	}
 }
 
+// TestAPluginThatHangsIsReplaced: it kept its successor out for ever.
+func TestAPluginThatHangsIsReplaced(t *testing.T) {
+	m := start(t)
+	var calls atomic.Int32
+	hang := make(chan struct{})
+	plug(t, m, &plugintest.Plugin{OnOptions: func() (*pluginapi.DevicePluginOptions, error) {
+		if calls.Add(1) > 1 { // the first is of its own registration
+			<-hang
+		}
+		return &pluginapi.DevicePluginOptions{}, nil
+	}}, plugintest.Devices("a")...)
+	defer close(hang)
+	plug(t, m, &plugintest.Plugin{Endpoint: "next.sock"}, plugintest.Devices("a", "b")...)
+	wantShown(t, m, "a", "b")
+}
+
 // TestARegistrationEndsWithTheManager: it was seen to probe the other plugin over and over until its own deadline.
 func TestARegistrationEndsWithTheManager(t *testing.T) {
 	m := start(t)

@@ -122,7 +122,7 @@ func (p *plugin) follow() error {
 	return fmt.Errorf("ListAndWatch: %s", status.Convert(err).Message())
 }
 
-// alive tells whether the plugin answers at all.
+// alive tells whether the plugin answers in time. One that hangs does not: a kubelet would let the newer one win, too.
 func (p *plugin) alive(ctx context.Context) bool {
 	if p.err != nil {
 		return false
@@ -149,10 +149,12 @@ func call[T any](p *plugin, ctx context.Context, name string, do func(context.Co
 		err = ctx.Err()
 	case code == codes.DeadlineExceeded:
 		err = fmt.Errorf("no answer within %v: %w", p.m.cfg.Timeout, context.DeadlineExceeded)
-	case code == codes.Unknown, code == codes.Internal: // what a plugin says without a class
-		err = fmt.Errorf("%s: %w", status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
-	default:
+	case code == codes.Unavailable, code == codes.ResourceExhausted, code == codes.Canceled:
 		err = errgrpc.ToNative(err)
+	default:
+		// Its class is about what the plugin was asked, and not about the container, of which a client would take it to
+		// be: NotFound is not that there is no such container.
+		err = fmt.Errorf("%s: %w", status.Convert(err).Message(), errdefs.ErrFailedPrecondition)
 	}
 	return answer, fmt.Errorf("device plugin of %s: %s: %w", p.resource, name, err)
 }
