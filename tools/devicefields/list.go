@@ -35,9 +35,10 @@ var list = map[string]row{
 		"TestTheServiceStartsWithTheKubeletsWord TestAPluginThatServesOnlyOnceItIsRegistered " +
 			"TestThePluginsOptionsAreItsLastWord " + gives},
 	"ListAndWatch": {"follows the stream for as long as the plugin lives. " +
-		"When it ends, the devices are unhealthy at once and forgotten after five minutes; containers live on",
+		"When it ends, the devices are unhealthy at once and forgotten after five minutes. Containers live on, and those " +
+		"for which devices are allocated are created and started",
 		"sends all devices at first and after each change",
-		health + " TestAPluginThatGoesAwayHasTimeToReturn TestAPluginThatDoesNotReturnIsForgotten " +
+		health + " TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices TestAPluginThatGoesAwayHasTimeToReturn TestAPluginThatDoesNotReturnIsForgotten " +
 			"TestAPluginThatDiesLeavesItsContainersAlone TestHealthThatChangesAHundredTimesASecond " + kubelet},
 	"GetPreferredAllocation": {"asks where the plugin offers it and there is a choice. An answer that holds " +
 		"what is not available, or not what must be included, refuses the container; an empty one is no preference",
@@ -49,7 +50,7 @@ var list = map[string]row{
 		plan + " TestRecordsOutliveTheManager TestAllocationsOutliveAKill TestAFailedAllocationLeavesNothing " +
 			"TestAPluginThatHangsHurtsOnlyItsPod TestAPluginThatDiesInTheMiddleOfAnAllocation " + gives + " " + sample},
 	"PreStartContainer": {"calls before each start of a container that holds devices, where the plugin asks for it. " +
-		"An error ends the container with StartError and frees its devices",
+		"An error, or that such a plugin is away, ends the container with StartError and frees its devices",
 		"has nothing to do, and does not ask for it", prestart + " " + gives},
 
 	"DevicePluginOptions.pre_start_required": {"decides on PreStartContainer",

@@ -93,12 +93,16 @@ func (p *pod) waiting(container string) *Grant {
 	return nil
 }
 
-// intact tells whether all devices of a grant are healthy still. The caller holds m.mu.
+// intact tells whether no plugin has said that a device of a grant is unhealthy or gone. A plugin that is away has done
+// its part for the grant. The caller holds m.mu.
 func (m *Manager) intact(g *Grant) bool {
 	for name, ids := range g.Devices {
 		r := m.resources[name]
+		if r == nil || !r.listed {
+			continue
+		}
 		for _, id := range ids {
-			if r == nil || !slices.ContainsFunc(r.devices, func(d device.Device) bool { return d.ID == id && r.usable(d) }) {
+			if !slices.ContainsFunc(r.devices, func(d device.Device) bool { return d.ID == id && d.Healthy }) {
 				return false
 			}
 		}
@@ -198,7 +202,8 @@ func (m *Manager) propose(req *Request, p *pod, asks []device.Ask, preferred map
 	handed := map[string][]string{} // of those, what init containers have that those after them may have
 	var added []*Grant
 	for _, ask := range asks {
-		g := &Grant{Container: ask.Container, Kind: ask.Kind, Devices: map[string][]string{}}
+		g := &Grant{Container: ask.Container, Kind: ask.Kind, Devices: map[string][]string{},
+			PreStart: map[string]bool{}}
 		if ask.Container == req.Container {
 			g.ContainerID = req.ContainerID
 		}
@@ -416,6 +421,7 @@ func (m *Manager) allocate(ctx context.Context, grants []*Grant, plugins map[str
 			}
 			m.mu.Lock()
 			g.Edits = append(g.Edits, edits)
+			g.PreStart[name] = p.options.Load().GetPreStartRequired()
 			m.mu.Unlock()
 		}
 	}

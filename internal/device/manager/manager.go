@@ -58,6 +58,7 @@ type resource struct {
 	endpoint string
 	plugin   *plugin // nil: it went away
 	devices  []device.Device
+	listed   bool // the devices are the last word of a plugin, which may have gone away since
 	problem  string
 	forget   *time.Timer // while plugin is nil
 }
@@ -111,7 +112,7 @@ func (m *Manager) update(p *plugin, list []*pluginapi.Device) {
 	if problem != "" && problem != r.problem {
 		m.log.Warn("a device plugin sends what the protocol does not allow", "resource", r.name, "problem", problem)
 	}
-	r.devices, r.problem = devices, problem
+	r.devices, r.listed, r.problem = devices, true, problem
 	m.log.Debug("devices of a plugin", "resource", r.name, "devices", len(devices))
 }
 

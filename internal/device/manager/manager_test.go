@@ -725,6 +725,62 @@ func TestPreStartIsToldWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices, unless it wants to be told of starts. Containers were seen to fail
+// while their plugin restarted, which had nothing to do for them any more.
+func TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices(t *testing.T) {
+	m := start(t)
+	p := plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b", "c", "d")...)
+	asks := []device.Ask{ask("one", 1), ask("two", 1), ask("three", 1), ask("four", 1)}
+	allocate(t, m, want("p", "one", asks...))
+	p.Stop()
+	eventually(t, "it is gone", func() bool { return !lives(m, gpu) })
+	if err := m.PreStart(context.Background(), "p-one-id"); err != nil {
+		t.Errorf("the start of a container of a plugin that is away and needs not be told: %v", err)
+	}
+	if _, err := m.Allocate(context.Background(), want("p", "two", asks...)); err != nil {
+		t.Errorf("what was allocated to the second container while the plugin was there: %v", err)
+	}
+	// It has registered, and has not said yet what it has.
+	back := make(chan struct{})
+	next := plugInTime(t, m, &plugintest.Plugin{OnOptions: func() (*pluginapi.DevicePluginOptions, error) {
+		<-back
+		return &pluginapi.DevicePluginOptions{}, nil
+	}}, plugintest.Devices("a", "b", "c")...)
+	if _, err := m.Allocate(context.Background(), want("p", "three", asks...)); err != nil {
+		t.Errorf("before the plugin has said what it has: %v", err)
+	}
+	close(back)
+	eventually(t, "its list is there", func() bool { return next.Calls("ListAndWatch") > 0 && lives(m, gpu) })
+	if _, err := m.Allocate(context.Background(), want("p", "four", asks...)); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("a device that the plugin has no more: %v", err)
+	}
+	// A record of an earlier version does not say whether the plugin is to be told.
+	next.Stop()
+	eventually(t, "it is gone", func() bool { return !lives(m, gpu) })
+	m.mu.Lock()
+	for _, g := range m.pods["p"].rec.Grants {
+		g.PreStart = nil
+	}
+	m.mu.Unlock()
+	if err := m.PreStart(context.Background(), "p-one-id"); !errdefs.IsUnavailable(err) {
+		t.Errorf("a grant of an earlier version: %v", err)
+	}
+}
+
+// plugInTime starts a plugin and registers it, without waiting for its devices.
+func plugInTime(t *testing.T, m *Manager, p *plugintest.Plugin, devices ...*pluginapi.Device) *plugintest.Plugin {
+	t.Helper()
+	p.Dir, p.Resource, p.Endpoint = m.cfg.Dir, gpu, "p.sock"
+	if err := p.Start(devices...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Stop)
+	if err := p.Register(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func TestRecordsOutliveTheManager(t *testing.T) {
 	m := start(t)
 	plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b", "c", "d")...)

@@ -16,6 +16,7 @@ func (m *Manager) PreStart(ctx context.Context, containerID string) error {
 		resource string
 		plugin   *plugin
 		ids      []string
+		idle     bool // the plugin that allocated the devices does not want to be told
 	}
 	var all []telling
 	m.mu.Lock()
@@ -25,7 +26,8 @@ func (m *Manager) PreStart(ctx context.Context, containerID string) error {
 				continue
 			}
 			for _, name := range slices.Sorted(maps.Keys(g.Devices)) {
-				t := telling{resource: name, ids: g.Devices[name]}
+				required, known := g.PreStart[name]
+				t := telling{resource: name, ids: g.Devices[name], idle: known && !required}
 				if r := m.resources[name]; r != nil {
 					t.plugin = r.plugin
 				}
@@ -35,8 +37,10 @@ func (m *Manager) PreStart(ctx context.Context, containerID string) error {
 	}
 	m.mu.Unlock()
 	for _, t := range all {
+		if t.plugin == nil && t.idle {
+			continue
+		}
 		if t.plugin == nil {
-			// Whether it would have had to be told, it cannot say.
 			return fmt.Errorf("device plugin of %s is away: %w", t.resource, errdefs.ErrUnavailable)
 		}
 		if !t.plugin.options.Load().GetPreStartRequired() {

@@ -31,6 +31,9 @@ type Grant struct {
 	// Released: the container is gone and the devices are free. It stays for the container that comes after it.
 	Released bool          `json:"released,omitempty"`
 	Edits    []model.Edits `json:"edits,omitempty"`
+	// PreStart tells, by resource, whether the plugin that allocated the devices wants to be told of each start. Grants of
+	// earlier versions do not say.
+	PreStart map[string]bool `json:"preStart,omitempty"`
 }
 
 // pod is a Record in memory. It stays in Manager.pods until the pod is removed.

@@ -82,6 +82,7 @@ func (m *Manager) takeIn(name, endpoint string, options *pluginapi.DevicePluginO
 	for i := range r.devices {
 		r.devices[i].Healthy = false
 	}
+	r.listed = false
 	r.endpoint, r.problem = endpoint, ""
 	r.plugin = m.newPlugin(name, endpoint, options)
 	m.background.Go(r.plugin.run)
