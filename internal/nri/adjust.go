@@ -28,6 +28,10 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 	changed.Process.Env = slices.DeleteFunc(changed.Process.Env, func(old string) bool {
 		return !slices.ContainsFunc(left.Env, func(v string) bool { return name(v) == name(old) })
 	})
+	rules := 0 // of the device cgroup; the library appends those of plugins
+	if r := changed.Linux.Resources; r != nil {
+		rules = len(r.Devices)
+	}
 	changed.Linux.Devices = slices.DeleteFunc(changed.Linux.Devices, func(old specs.LinuxDevice) bool {
 		return !slices.ContainsFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool { return d.Path == old.Path })
 	})
@@ -42,8 +46,29 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 		return fmt.Errorf("changes of NRI plugins to the container: %w", err)
 	}
 	dropReplacedLimits(changed.Process)
+	dropLostRules(changed.Linux, spec.Linux.Devices, rules)
 	*spec = *changed
 	return nil
+}
+
+// dropLostRules takes the permission to use devices that the container had before and has not any more: it could make
+// their nodes itself. Only the first rules are looked at, and not those that plugins have added.
+func dropLostRules(l *specs.Linux, before []specs.LinuxDevice, rules int) {
+	if rules == 0 {
+		return
+	}
+	for _, d := range before {
+		if slices.ContainsFunc(l.Devices, func(kept specs.LinuxDevice) bool {
+			return kept.Type == d.Type && kept.Major == d.Major && kept.Minor == d.Minor
+		}) {
+			continue
+		}
+		first := slices.DeleteFunc(slices.Clone(l.Resources.Devices[:rules]), func(r specs.LinuxDeviceCgroup) bool {
+			return r.Allow && r.Type == d.Type && r.Major != nil && *r.Major == d.Major && r.Minor != nil && *r.Minor == d.Minor
+		})
+		l.Resources.Devices = append(first, l.Resources.Devices[rules:]...)
+		rules = len(first)
+	}
 }
 
 // name is that of a variable.

@@ -51,6 +51,53 @@ func TestWhatPluginsRemoveIsRemoved(t *testing.T) {
 	}
 }
 
+// TestADeviceThatAPluginRemovesIsNotAllowedEither: a container with CAP_MKNOD makes the node of a device that its
+// device cgroup allows. Seen to fail where the rule stayed.
+func TestADeviceThatAPluginRemovesIsNotAllowedEither(t *testing.T) {
+	device := func(path string, minor int64) specs.LinuxDevice {
+		return specs.LinuxDevice{Path: path, Type: "c", Major: 240, Minor: minor}
+	}
+	rule := func(minor int64, access string) specs.LinuxDeviceCgroup {
+		major := int64(240)
+		return specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: access}
+	}
+	spec := specification()
+	spec.Linux.Devices = []specs.LinuxDevice{device("/dev/kept", 1), device("/dev/removed", 2), device("/dev/replaced", 3),
+		device("/dev/twice", 4), device("/dev/twice-kept", 4), device("/dev/of-the-plugin", 6)}
+	all := specs.LinuxDeviceCgroup{Access: "rwm"}
+	block := rule(2, "r")
+	block.Type = "b"
+	spec.Linux.Resources = &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{all, block, rule(1, "rw"),
+		rule(2, "rw"), rule(2, "m"), rule(3, "rw"), rule(4, "rw"), rule(6, "rwm")}}
+	left := leftOf(spec)
+	left.Linux.Devices = slices.DeleteFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool {
+		return slices.Contains([]string{"/dev/removed", "/dev/twice", "/dev/of-the-plugin"}, d.Path)
+	})
+	wanted := &api.ContainerAdjustment{}
+	wanted.AddDevice(&api.LinuxDevice{Path: "/dev/replaced", Type: "c", Major: 240, Minor: 5,
+		FileMode: api.FileMode(0o600)})
+	// A rule that a plugin adds by itself holds, whatever it removes.
+	wanted.Linux.Resources = &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Type: "c",
+		Major: api.Int64(int64(240)), Minor: api.Int64(int64(6)), Access: "r"}}}
+	if err := adjust(spec, wanted, left, noMeans); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range spec.Linux.Resources.Devices {
+		text := fmt.Sprint(r.Allow, r.Type, r.Access)
+		if r.Minor != nil {
+			text += fmt.Sprint(*r.Minor)
+		}
+		got = append(got, text)
+	}
+	want := []string{"falserwm", "truebr2", "truecrw1", "truecrw4", "truecrw5", "truecr6"}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the rules are %q\nwant %q", got, want)
+	}
+}
+
 func TestALimitOfAPluginIsTheOneOfItsKind(t *testing.T) {
 	spec := specification()
 	wanted := &api.ContainerAdjustment{}

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -54,6 +55,12 @@ func kinds(t *testing.T, dir, link string) map[string]adjustment {
 	cdi := "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: d\n  containerEdits:\n    env: [CDI=injected]\n"
 	if err := os.WriteFile(filepath.Join(dir, "v.yaml"), []byte(cdi), 0o644); err != nil {
 		t.Fatal(err)
+	}
+	for minor := range 3 { // of the numbers that are for local use
+		path := filepath.Join(dir, fmt.Sprint("local", minor+1))
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(240, uint32(minor+1)))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	hooked := filepath.Join(dir, "hooked")
 	score := 500
@@ -111,6 +118,24 @@ func kinds(t *testing.T, dir, link string) map[string]adjustment {
 			},
 			change: func(a *api.ContainerAdjustment) { a.RemoveDevice("/dev/unplugged") },
 			script: "[ -e /dev/unplugged ] || echo none", want: "none"},
+		"devices that are removed and made again": {
+			edit: func(c *cri.ContainerConfig) {
+				c.Devices = []*cri.Device{
+					{HostPath: filepath.Join(dir, "local1"), ContainerPath: "/dev/removed", Permissions: "rw"},
+					{HostPath: filepath.Join(dir, "local2"), ContainerPath: "/dev/replaced", Permissions: "rw"},
+					{HostPath: filepath.Join(dir, "local3"), ContainerPath: "/dev/kept", Permissions: "rw"},
+				}
+			},
+			change: func(a *api.ContainerAdjustment) {
+				a.RemoveDevice("/dev/removed")
+				a.RemoveDevice("/dev/replaced")
+				a.AddDevice(&api.LinuxDevice{Path: "/dev/replaced", Type: "c", Major: 1, Minor: 7,
+					FileMode: api.FileMode(0o666)})
+			},
+			// No driver has the devices: one that is allowed is opened in vain, one that is not is refused before.
+			script: "cd /tmp && for i in 1 2 3; do rm -f $i; mknod $i c 240 $i; cat $i 2>&1 || true; done",
+			want: "cat: can't open '1': Operation not permitted\ncat: can't open '2': Operation not permitted\n" +
+				"cat: can't open '3': No such device or address"},
 		"CDI": {
 			change: func(a *api.ContainerAdjustment) { a.AddCDIDevice(&api.CDIDevice{Name: "v.com/c=d"}) },
 			script: "echo $CDI", want: "injected"},

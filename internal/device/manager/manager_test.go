@@ -306,9 +306,7 @@ func TestAPluginThatRegistersAgainTakesItsPlaceOver(t *testing.T) {
 func TestAPluginThatWatchesItsOwnSocketRegistersAgain(t *testing.T) {
 	m := start(t)
 	p := plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b")...)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := p.Follow(ctx); err != nil {
+	if err := p.Follow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	allocate(t, m, want("p", "c", ask("c", 1)))
