@@ -6,16 +6,24 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 	nrigenerate "github.com/containerd/nri/pkg/runtime-tools/generate"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-tools/generate"
 )
 
+// classOfPod is what plugins send for the class of the pod's quality of service. There is none, as with CRI-O.
+const classOfPod = "/PodQos"
+
 // adjust changes a specification as plugins want. It is as it was where that cannot be done. left is the container as
 // the last plugin has left it: of variables and devices the library hands on those that are to be added, and not those
 // that are to be removed.
 func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Container, means Means) error {
+	if names := unsettable(wanted.GetLinux().GetResources(), false); len(names) > 0 {
+		return fmt.Errorf("limits of NRI plugins that are not supported: %s: %w", strings.Join(names, ", "),
+			errdefs.ErrFailedPrecondition)
+	}
 	// The generator writes through pointers, some of which other containers share: to defaults, and to compiled profiles.
 	changed := &specs.Spec{}
 	data, err := json.Marshal(spec)
@@ -38,6 +46,9 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 	generator := nrigenerate.SpecGenerator(&generate.Generator{Config: changed},
 		nrigenerate.WithCDIDeviceInjector(means.InjectCDI),
 		nrigenerate.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
+			if class == classOfPod {
+				return nil, nil
+			}
 			return &specs.LinuxIntelRdt{ClosID: class}, nil
 		}),
 		nrigenerate.WithBlockIOResolver(means.BlockIO),

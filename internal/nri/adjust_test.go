@@ -2,12 +2,14 @@ package nri
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"berth/internal/model"
 )
@@ -141,6 +143,105 @@ func TestLimitsGoToPluginsAndBack(t *testing.T) {
 	}
 	if limitsOf(nil) != nil {
 		t.Error("no limits are some")
+	}
+}
+
+// TestEachLimitOfAPluginIsSetOrNamed: none is dropped in silence, also not one that a later version of the library
+// adds.
+func TestEachLimitOfAPluginIsSetOrNamed(t *testing.T) {
+	count := 0
+	each(&api.LinuxResources{}, func(name string, limits *api.LinuxResources) {
+		count++
+		spec := specification()
+		wanted := &api.ContainerAdjustment{Linux: &api.LinuxContainerAdjustment{Resources: limits}}
+		means := noMeans
+		means.BlockIO = func(string) (*specs.LinuxBlockIO, error) { return &specs.LinuxBlockIO{}, nil }
+		err := adjust(spec, wanted, leftOf(spec), means)
+		set := !reflect.DeepEqual(spec, specification()) || !reflect.DeepEqual(resourcesOf(limits, nil), &model.Resources{})
+		if named := err != nil && strings.Contains(err.Error(), name); set == named {
+			t.Errorf("%s of a new container: set %t, and the error is %v", name, set, err)
+		}
+		set = !reflect.DeepEqual(resourcesOf(limits, nil), &model.Resources{})
+		if names := unsettable(limits, true); set == slices.Contains(names, name) {
+			t.Errorf("%s of a container that exists: set %t, and %q are named", name, set, names)
+		}
+	})
+	if count < 20 {
+		t.Errorf("%d limits were tried", count)
+	}
+}
+
+// each calls visit for each limit that there is, by its name, with resources that have it alone. Of what is on or off
+// the value is one that is not every kernel's anyway.
+func each(all *api.LinuxResources, visit func(name string, limits *api.LinuxResources)) {
+	fields := all.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		group := fields.Get(i)
+		if name := string(group.Name()); name != "memory" && name != "cpu" {
+			limits := &api.LinuxResources{}
+			fill(limits.ProtoReflect(), group, true)
+			visit(name, limits)
+			continue
+		}
+		for j := range group.Message().Fields().Len() {
+			limits := &api.LinuxResources{}
+			field := group.Message().Fields().Get(j)
+			fill(limits.ProtoReflect().Mutable(group).Message(), field, field.Name() != "use_hierarchy")
+			visit(string(group.Name()+"."+field.Name()), limits)
+		}
+	}
+}
+
+// fill sets a field of a message, and all below it.
+func fill(m protoreflect.Message, f protoreflect.FieldDescriptor, on bool) {
+	switch {
+	case f.IsMap():
+		m.Mutable(f).Map().Set(protoreflect.ValueOfString("memory.high").MapKey(), protoreflect.ValueOfString("7"))
+	case f.IsList():
+		list := m.Mutable(f).List()
+		element := list.NewElement()
+		for i := range f.Message().Fields().Len() {
+			fill(element.Message(), f.Message().Fields().Get(i), on)
+		}
+		list.Append(element)
+	case f.Kind() == protoreflect.MessageKind:
+		below := m.Mutable(f).Message()
+		for i := range f.Message().Fields().Len() {
+			fill(below, f.Message().Fields().Get(i), on)
+		}
+	case f.Kind() == protoreflect.StringKind:
+		m.Set(f, protoreflect.ValueOfString("7"))
+	case f.Kind() == protoreflect.BoolKind:
+		m.Set(f, protoreflect.ValueOfBool(on))
+	case f.Kind() == protoreflect.Uint64Kind:
+		m.Set(f, protoreflect.ValueOfUint64(7))
+	default:
+		m.Set(f, protoreflect.ValueOfInt64(7))
+	}
+}
+
+func TestAPluginsLimitsOfMemoryAreThoseOfTheModel(t *testing.T) {
+	got := resourcesOf(&api.LinuxResources{
+		Memory: &api.LinuxMemory{Limit: api.Int64(int64(100)), Swap: api.Int64(int64(300)),
+			Reservation: api.Int64(int64(50)), Swappiness: api.UInt64(uint64(0))},
+		Pids: &api.LinuxPids{Limit: -1},
+	}, &model.Resources{MemoryLimit: 200, MemorySwap: 200, PidsLimit: 7})
+	if got.MemoryLimit != 100 || got.MemorySwap != 300 || got.MemoryReservation != 50 || got.MemorySwappiness == nil ||
+		*got.MemorySwappiness != 0 || got.PidsLimit != -1 {
+		t.Errorf("they are %+v", got)
+	}
+}
+
+// TestThePodsOwnClassOfRDTIsNone: it is what plugins of the balloons and topology-aware kind send by default.
+func TestThePodsOwnClassOfRDTIsNone(t *testing.T) {
+	for _, class := range []string{"/PodQos", ""} {
+		spec := specification()
+		spec.Linux.IntelRdt = &specs.LinuxIntelRdt{ClosID: "before"}
+		wanted := &api.ContainerAdjustment{}
+		wanted.SetLinuxRDTClass(class)
+		if err := adjust(spec, wanted, leftOf(spec), noMeans); err != nil || spec.Linux.IntelRdt != nil {
+			t.Errorf("class %q: %v, %v", class, spec.Linux.IntelRdt, err)
+		}
 	}
 }
 

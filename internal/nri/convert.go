@@ -185,8 +185,10 @@ func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources 
 			out.CPUSetMems = c.Mems
 		}
 	}
-	if limit := r.GetMemory().GetLimit().GetValue(); limit != 0 && limit != out.MemoryLimit {
-		// NRI has no limit of swap, which includes memory. The one of base follows, or it would be too low, or give swap.
+	memory := r.GetMemory()
+	if limit := memory.GetLimit().GetValue(); limit != 0 && limit != out.MemoryLimit {
+		// The limit of swap includes memory. The one of base, which plugins are not told, follows, or it would be too low, or
+		// give swap.
 		switch swap := &out.MemorySwap; {
 		case *swap <= 0: // it is not limited
 		case limit < 0:
@@ -195,6 +197,16 @@ func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources 
 			*swap = limit
 		}
 		out.MemoryLimit = limit
+	}
+	if swap := memory.GetSwap().GetValue(); swap != 0 {
+		out.MemorySwap = swap
+	}
+	if reservation := memory.GetReservation().GetValue(); reservation != 0 {
+		out.MemoryReservation = reservation
+	}
+	if s := memory.GetSwappiness(); s != nil {
+		swappiness := int64(s.GetValue())
+		out.MemorySwappiness = &swappiness
 	}
 	if r.Pids != nil {
 		out.PidsLimit = r.Pids.Limit
@@ -213,4 +225,29 @@ func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources 
 		maps.Copy(out.Unified, r.Unified)
 	}
 	return &out
+}
+
+// unsettable are those of a plugin's limits that this runtime does not set, by their names in NRI. exists says that the
+// container has been created already. What the kernel does anyway is not among them.
+func unsettable(r *api.LinuxResources, exists bool) (names []string) {
+	memory, cpu := r.GetMemory(), r.GetCpu()
+	for _, limit := range []struct {
+		name   string
+		wanted bool
+	}{
+		{"memory.kernel", memory.GetKernel().GetValue() > 0},
+		{"memory.kernel_tcp", memory.GetKernelTcp().GetValue() > 0},
+		{"memory.disable_oom_killer", memory.GetDisableOomKiller().GetValue()},
+		{"memory.use_hierarchy", memory.GetUseHierarchy() != nil && !memory.GetUseHierarchy().GetValue()},
+		{"cpu.realtime_runtime", exists && cpu.GetRealtimeRuntime() != nil},
+		{"cpu.realtime_period", exists && cpu.GetRealtimePeriod() != nil},
+		{"blockio_class", exists && r.GetBlockioClass() != nil},
+		{"rdt_class", exists && r.GetRdtClass() != nil},
+		{"devices", exists && len(r.GetDevices()) > 0},
+	} {
+		if limit.wanted {
+			names = append(names, limit.name)
+		}
+	}
+	return names
 }

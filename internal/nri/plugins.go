@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -353,6 +354,7 @@ func (p *Plugins) apply(ctx context.Context, updates []*adaptation.ContainerUpda
 		if u == nil || u.ContainerId == but {
 			continue
 		}
+		p.sayUnsettable(u)
 		bounded, cancel := context.WithTimeout(ctx, patience)
 		one := p.node.Apply(bounded, Update{
 			ContainerID: u.ContainerId, Resources: resourcesOf(u.GetLinux().GetResources(), nil),
@@ -368,6 +370,15 @@ func (p *Plugins) apply(ctx context.Context, updates []*adaptation.ContainerUpda
 		}
 	}
 	return failed, err
+}
+
+// sayUnsettable logs what of an update is left out. The rest is done: plugins send the classes of a container, which
+// hold from its start on, with limits that change.
+func (p *Plugins) sayUnsettable(u *adaptation.ContainerUpdate) {
+	if names := unsettable(u.GetLinux().GetResources(), true); len(names) > 0 {
+		p.log.Warn("limits that an NRI plugin wants of a container that exists are left out", "container_id",
+			u.GetContainerId(), "problem", "not supported: "+strings.Join(names, ", "))
+	}
 }
 
 // inTurn tells plugins of something when it is its turn. It does nothing where the interface does not run.
@@ -533,6 +544,7 @@ func (p *Plugins) Update(ctx context.Context, pod *Pod, c *Container,
 	_, _ = p.apply(ctx, reply.Update, c.ID, p.cfg.RequestTimeout)
 	for _, u := range reply.Update {
 		if u.GetContainerId() == c.ID {
+			p.sayUnsettable(u)
 			wanted = resourcesOf(u.GetLinux().GetResources(), wanted)
 		}
 	}

@@ -80,6 +80,20 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 		return nil
 	}
 	merged := ocispec.MergeResources(cr.container.Record().Resources, changed)
+	// NRI's library does not write all of these, and not as an update would.
+	limits, err := ocispec.Resources(&model.Resources{
+		MemoryLimit: merged.MemoryLimit, MemorySwap: merged.MemorySwap, MemoryReservation: merged.MemoryReservation,
+		MemorySwappiness: merged.MemorySwappiness, PidsLimit: merged.PidsLimit,
+	}, 0, host)
+	if err != nil {
+		return fmt.Errorf("limits of NRI plugins: %v: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	if limits.Memory != nil {
+		spec.Linux.Resources.Memory = limits.Memory
+	}
+	if limits.Pids != nil {
+		spec.Linux.Resources.Pids = limits.Pids
+	}
 	// A class replaces the one of an annotation, as it does in the specification, and no class removes it.
 	if cr.classLimits != nil {
 		merged.BlockIO = cr.classLimits

@@ -175,6 +175,26 @@ func kinds(t *testing.T, dir, link string) map[string]adjustment {
 		"processes": {
 			change: func(a *api.ContainerAdjustment) { a.SetLinuxPidLimits(77) },
 			script: cgroupFile("pids", "pids.max", "pids.max"), want: "77"},
+		"memory that is kept and processes without a limit": {
+			edit: func(c *cri.ContainerConfig) {
+				c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
+			},
+			change: func(a *api.ContainerAdjustment) {
+				a.SetLinuxMemoryReservation(32 << 20)
+				a.SetLinuxPidLimits(-1)
+			},
+			script: cgroupFile("memory", "memory.soft_limit_in_bytes", "memory.low") + "; " +
+				cgroupFile("pids", "pids.max", "pids.max"),
+			want: strconv.Itoa(32<<20) + "\nmax"},
+		"swap below memory": {
+			change: func(a *api.ContainerAdjustment) {
+				a.SetLinuxMemoryLimit(64 << 20)
+				a.SetLinuxMemorySwap(32 << 20)
+			},
+			fails: "below the memory limit"},
+		"kernel memory": {
+			change: func(a *api.ContainerAdjustment) { a.SetLinuxMemoryKernel(32 << 20) },
+			fails:  "memory.kernel"},
 		"OOM score": {
 			change: func(a *api.ContainerAdjustment) { a.SetLinuxOomScoreAdj(&score) },
 			script: "cat /proc/1/oom_score_adj /proc/self/oom_score_adj", want: "500\n500"},
@@ -259,7 +279,7 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 		delete(adjustments, "RDT")
 	}
 	n := nodetest.Start(t, node.Options{
-		Config: fmt.Sprintf("cdi_spec_dirs = [%q]\nblock_io_classes_file = %q\n", dir, classes(t)),
+		Config: fmt.Sprintf("cdi_spec_dirs = [%q]\nblock_io_classes_file = %q\npids_limit = 1000\n", dir, classes(t)),
 		Tables: fmt.Sprintf("[nri]\nplugin_request_timeout = %q\n[runtimes.berth]\nannotations = [\"vendor.com/*\"]\n",
 			timeout),
 		Prepare: func(n *node.Node) error { return os.MkdirAll(filepath.Dir(n.NRISocket), 0o700) },

@@ -48,6 +48,9 @@ var differences = map[string]string{
 // unlike are the kinds of adjustments whose effect differs, with the reason. docs/nri.md has a row for each.
 var unlike = map[string]string{
 	"environment": "NRI's library leaves a removed variable in place, and Berth removes it",
+	"memory-that-is-kept-and-processes-without-a-limit": "containerd ignores the reservation of memory",
+	"swap-below-memory": "containerd ignores the limit of swap",
+	"kernel-memory":     "containerd ignores the limit of kernel memory",
 	"devices-that-are-removed-and-made-again": "NRI's library leaves a removed device and its permission in place, and " +
 		"Berth removes both",
 	"devices-that-are-removed": "NRI's library leaves a removed device in place, and Berth removes it",
