@@ -21,24 +21,28 @@ type Feed[E any] struct {
 // Follow returns the events from now on until ctx ends; the channel is closed then, and also when the follower is too
 // far behind, and by Close.
 func (f *Feed[E]) Follow(ctx context.Context) <-chan E {
-	ch := f.add()
-	context.AfterFunc(ctx, func() { f.drop(ch) })
+	ch, open := f.add()
+	if open {
+		context.AfterFunc(ctx, func() { f.drop(ch) })
+	}
 	return ch
 }
 
-func (f *Feed[E]) add() chan E {
-	ch := make(chan E, Backlog)
+// add returns the channel of a new follower, and whether it is open.
+func (f *Feed[E]) add() (ch chan E, open bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
+		ch = make(chan E) // nothing will ever be in it
 		close(ch)
-		return ch
+		return ch, false
 	}
+	ch = make(chan E, Backlog)
 	if f.followers == nil {
 		f.followers = map[chan E]struct{}{}
 	}
 	f.followers[ch] = struct{}{}
-	return ch
+	return ch, true
 }
 
 func (f *Feed[E]) drop(ch chan E) {

@@ -1,6 +1,7 @@
 package eventfeed
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -17,7 +18,8 @@ func TestFollowersGetEachEventOnceInOneOrder(t *testing.T) {
 	var f Feed[event]
 	var channels []chan event
 	for range followers {
-		channels = append(channels, f.add())
+		ch, _ := f.add()
+		channels = append(channels, ch)
 	}
 	var wg sync.WaitGroup
 	for p := range publishers {
@@ -66,7 +68,8 @@ func TestFollowersGetEachEventOnceInOneOrder(t *testing.T) {
 
 func TestWhoIsTooSlowGetsAllUpToTheCutAndDelaysNobody(t *testing.T) {
 	var f Feed[event]
-	slow, quick := f.add(), f.add()
+	slow, _ := f.add()
+	quick, _ := f.add()
 	for i := range Backlog + 10 {
 		f.Publish(func() event { return event{id: fmt.Sprint(i)} })
 		if e := <-quick; e.id != fmt.Sprint(i) {
@@ -86,9 +89,26 @@ func TestWhoIsTooSlowGetsAllUpToTheCutAndDelaysNobody(t *testing.T) {
 	f.drop(slow) // its call ends afterwards
 }
 
+// TestWhoFollowsAClosedFeedCostsNothing: a context may live long, and a follower that comes back is one more each time.
+func TestWhoFollowsAClosedFeedCostsNothing(t *testing.T) {
+	var f Feed[event]
+	f.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	if ch := f.Follow(ctx); cap(ch) > 0 {
+		t.Errorf("it has a buffer of %d events", cap(ch))
+	} else if _, open := <-ch; open {
+		t.Error("there is an event")
+	}
+	// One allocation is the channel. A function that waits for the end of ctx has more.
+	if n := testing.AllocsPerRun(100, func() { f.Follow(ctx) }); n > 1 {
+		t.Errorf("each has %v allocations", n)
+	}
+}
+
 func TestNoEventIsMadeForNobody(t *testing.T) {
 	var f Feed[event]
-	ch := f.add()
+	ch, _ := f.add()
 	f.drop(ch)
 	f.Publish(func() event { t.Error("it is made"); return event{} })
 }

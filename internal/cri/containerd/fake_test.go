@@ -31,6 +31,7 @@ type fake struct {
 	acts       []string // on cgroups
 	specs      int      // how many were read
 	events     chan model.ContainerEvent
+	subscribed func(context.Context) // is told of each subscription; nil: nobody wants to know
 	named      chan model.ImageEvent
 	feed       *eventfeed.Feed[model.ImageEvent] // in the place of named; nil: none
 	figures    *model.CgroupFigures              // of every cgroup
@@ -77,7 +78,12 @@ func (f *fake) ListContainers(_ context.Context, filter model.ContainerFilter) (
 	}), nil
 }
 
-func (f *fake) Subscribe(context.Context) <-chan model.ContainerEvent { return f.events }
+func (f *fake) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
+	if f.subscribed != nil {
+		f.subscribed(ctx)
+	}
+	return f.events
+}
 
 func (f *fake) ContainerSpec(_ context.Context, id string) ([]byte, error) {
 	f.mu.Lock()

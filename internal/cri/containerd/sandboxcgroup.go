@@ -45,36 +45,48 @@ func (a *API) followSandboxes() {
 // follow looks at each pod after it has changed, until ctx ends.
 func (g *sandboxCgroups) follow(ctx context.Context) {
 	changed := map[string]bool{}
-	var due <-chan time.Time
 	for ctx.Err() == nil {
-		events := g.runtime.Subscribe(ctx)
-		// What has happened before, or was missed by a reader that was too far behind.
-		list, err := g.runtime.ListSandboxes(ctx, model.SandboxFilter{})
-		if err != nil {
-			g.log.ErrorContext(ctx, "list pods for the cgroups that monitors find them by", "error", err)
+		g.followOnce(ctx, changed)
+		select { // when berthd ends, its events have ended before ctx does, and end again at once
+		case <-ctx.Done():
+		case <-time.After(g.delay):
 		}
-		for _, s := range list {
-			changed[s.ID] = true
-		}
-		due = time.After(g.delay)
-		for open := true; open; {
-			select {
-			case <-ctx.Done():
+	}
+}
+
+// followOnce is follow until it is cut off, or there are no more events. In changed are pods that have not been looked
+// at since they have changed.
+func (g *sandboxCgroups) followOnce(ctx context.Context, changed map[string]bool) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop() // ends the subscription
+	events := g.runtime.Subscribe(ctx)
+	// What has happened before, or was missed by a reader that was too far behind.
+	list, err := g.runtime.ListSandboxes(ctx, model.SandboxFilter{})
+	if err != nil {
+		g.log.ErrorContext(ctx, "list pods for the cgroups that monitors find them by", "error", err)
+	}
+	for _, s := range list {
+		changed[s.ID] = true
+	}
+	due := time.After(g.delay)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-events:
+			if !ok {
 				return
-			case e, ok := <-events:
-				if open = ok; ok {
-					changed[e.SandboxID] = true
-					if due == nil {
-						due = time.After(g.delay)
-					}
-				}
-			case <-due:
-				due = nil
-				for id := range changed {
-					g.look(ctx, id)
-				}
-				clear(changed)
 			}
+			changed[e.SandboxID] = true
+			if due == nil {
+				due = time.After(g.delay)
+			}
+		case <-due:
+			due = nil
+			for id := range changed {
+				g.look(ctx, id)
+			}
+			clear(changed)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"berth/internal/model"
@@ -88,4 +89,27 @@ func TestPodsAreFollowedFromTheirListOn(t *testing.T) {
 	acts("renew sandbox", "remove sandbox")
 	stop()
 	<-ended
+}
+
+// TestAnEndOfEventsIsNoReasonToHurry: when berthd ends, its events end before what follows them.
+func TestAnEndOfEventsIsNoReasonToHurry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		close(f.events)
+		ctx, stop := context.WithTimeout(t.Context(), 10*settleTime+settleTime/2)
+		defer stop()
+		turns, before := 0, context.Context(nil)
+		f.subscribed = func(turn context.Context) {
+			if before != nil && before.Err() == nil {
+				t.Errorf("subscription %d begins before the last one has ended", turns)
+			}
+			if turns, before = turns+1, turn; turns > 100 {
+				stop()
+			}
+		}
+		newSandboxCgroups(f, slog.New(slog.DiscardHandler)).follow(ctx)
+		if turns != 11 {
+			t.Errorf("there were %d subscriptions in 10.5 s, not one each second", turns)
+		}
+	})
 }
