@@ -122,9 +122,20 @@ var responses = map[string]string{
 	"CpuUsage":            usage, "MemoryUsage": usage,
 }
 
+// imageRefs are the fields of answers, by message, that say differently which image a container has.
+var imageRefs = map[string]verdict{
+	"Container": works("TestAnImageHasOneIDInEveryCall").
+		but("the image's ID, by which kubelets before 1.30 know the images in use; v1's lists have the same"),
+	"ContainerStatus": works("TestAnImageHasOneIDInEveryCall TestStatesAndUsageAreTold").
+		but("a repository's digest, where the image has one, else its ID"),
+}
+
 // ofKubernetes is what becomes of a field that v1alpha2 has in common with v1.
 func ofKubernetes(f protoreflect.FieldDescriptor) (verdict, bool) {
 	if v, ok := ofField(f); ok {
+		return v, true
+	}
+	if v, ok := imageRefs[string(f.Parent().Name())]; ok && f.Name() == "image_ref" {
 		return v, true
 	}
 	tests, ok := responses[string(f.Parent().Name())]

@@ -746,7 +746,8 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 	list, err := d.ListContainers(t.Context(), &api.ListContainersRequest{Filter: &api.ContainerFilter{
 		State:         &api.ContainerStateValue{State: api.ContainerState_CONTAINER_CREATED},
 		LabelSelector: map[string]string{"a": "b"}}})
-	if err != nil || len(list.Containers) != 1 || list.Containers[0].PodSandboxId != "pod1" {
+	if err != nil || len(list.Containers) != 1 || list.Containers[0].PodSandboxId != "pod1" ||
+		list.Containers[0].ImageRef != "sha256:1" || list.Containers[0].ImageId != "sha256:1" {
 		t.Errorf("%v, %v", list, err)
 	}
 	if f := d.rec.last("ListContainers")[0].(model.ContainerFilter); len(f.States) != 1 ||

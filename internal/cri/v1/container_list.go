@@ -60,11 +60,12 @@ func fromContainer(d Dialect, st *model.ContainerStatus) *api.Container {
 		PodSandboxId: st.SandboxID,
 		Metadata:     fromContainerMetadata(cfg.Metadata),
 		Image:        fromImageSpec(d, cfg.Image),
-		ImageRef:     st.ImageRef,
-		State:        d.State(st.State),
-		CreatedAt:    nanoseconds(st.CreatedAt),
-		Labels:       cfg.Labels,
-		Annotations:  cfg.Annotations,
-		ImageId:      st.ImageID,
+		// The ID, as containerd has it: kubelets before 1.30 remove images that no container in the list names so.
+		ImageRef:    st.ImageID,
+		State:       d.State(st.State),
+		CreatedAt:   nanoseconds(st.CreatedAt),
+		Labels:      cfg.Labels,
+		Annotations: cfg.Annotations,
+		ImageId:     st.ImageID,
 	}
 }
