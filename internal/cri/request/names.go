@@ -133,19 +133,25 @@ func (c *Check) MountTarget(p Path, path string) {
 	}
 }
 
-// DNS checks the name servers of a pod and the domains that it searches.
+// DNS checks the name servers of a pod and the domains that it searches, and returns the latter. An empty domain is left
+// out: kubelets 1.17 to 1.24 send one where the node's resolv.conf has "search .".
 func (c *Check) DNS(p Path, d interface {
 	GetServers() []string
 	GetSearches() []string
-}) {
+}) (searches []string) {
 	for i, s := range d.GetServers() {
 		if _, err := netip.ParseAddr(s); err != nil { // a link-local server has a zone
 			c.Fail(p.Field("servers").At(i), "%q is not an IP address", s)
 		}
 	}
 	for i, s := range d.GetSearches() {
+		if s == "" {
+			continue
+		}
 		c.Word(p.Field("searches").At(i), s)
+		searches = append(searches, s)
 	}
+	return searches
 }
 
 // CDIDevice checks the qualified name of a device.

@@ -359,6 +359,9 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 		"a DNS server that is none": {func(c *api.PodSandboxConfig) {
 			c.DnsConfig.Servers = []string{"x\noptions y"}
 		}, "config.dns_config.servers[0]"},
+		"a search domain with a space": {func(c *api.PodSandboxConfig) {
+			c.DnsConfig.Searches = []string{"", " "}
+		}, "config.dns_config.searches[1]"},
 		"a DNS option of two lines": {func(c *api.PodSandboxConfig) {
 			c.DnsConfig.Options = []string{"a\nb"}
 		}, "config.dns_config.options[0]"},
@@ -685,6 +688,20 @@ func TestStatusTellsOfTheNode(t *testing.T) {
 	})
 	if args := d.rec.last("SetPodCIDR"); err != nil || len(args) != 1 || args[0] != "10.1.0.0/24,fd00::/64" {
 		t.Errorf("%v, %v", args, err)
+	}
+}
+
+// TestAnEmptySearchDomainIsLeftOut: kubelets 1.17 to 1.24 make one of "search ." in the node's resolv.conf.
+func TestAnEmptySearchDomainIsLeftOut(t *testing.T) {
+	d := open(t, slog.LevelError)
+	for _, c := range [][2][]string{{{""}, nil}, {{"a.test", "", "b.test"}, {"a.test", "b.test"}}} {
+		req := sandboxRequest()
+		req.Config.DnsConfig.Searches = c[0]
+		if _, err := d.RunPodSandbox(t.Context(), req); err != nil {
+			t.Errorf("%q: %v", c[0], err)
+		} else if got := d.rec.last("RunSandbox")[0].(*model.SandboxConfig).DNS.Searches; !slices.Equal(got, c[1]) {
+			t.Errorf("%q became %q", c[0], got)
+		}
 	}
 }
 

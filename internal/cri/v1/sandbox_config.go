@@ -95,13 +95,13 @@ func toDNS(c *check, p path, d *api.DNSConfig) *model.DNS {
 	if d == nil {
 		return nil
 	}
-	c.DNS(p, d)
+	searches := c.DNS(p, d)
 	for i, s := range d.Options {
 		c.Word(p.Field("options").At(i), s)
 	}
 	return &model.DNS{
 		Servers:  slices.Clone(d.Servers),
-		Searches: slices.Clone(d.Searches),
+		Searches: searches,
 		Options:  slices.Clone(d.Options),
 	}
 }

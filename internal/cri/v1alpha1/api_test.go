@@ -132,7 +132,7 @@ func open(t *testing.T) *fixture {
 func goodSandbox() *api.PodSandboxConfig {
 	return &api.PodSandboxConfig{
 		Name: proto.String("a_pod"), Hostname: proto.String("h"), LogDirectory: proto.String("/logs"),
-		DnsOptions: &api.DNSOption{Servers: []string{"10.0.0.1"}, Searches: []string{"s"}},
+		DnsOptions: &api.DNSOption{Servers: []string{"10.0.0.1"}, Searches: []string{"", "s"}},
 		PortMappings: []*api.PortMapping{{Name: proto.String("n"), Protocol: api.Protocol_UDP.Enum(),
 			ContainerPort: proto.Int32(53), HostPort: proto.Int32(5353), HostIp: proto.String("127.0.0.1")}},
 		Resources: &api.PodSandboxResources{
@@ -260,7 +260,7 @@ func TestWhatAPodOf2016CannotBeIsRefused(t *testing.T) {
 		"config.log_directory: ":           func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("logs") },
 		`config.log_directory: "/a/../b"`:  func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("/a/../b") },
 		"config.dns_options.servers[0]: ":  func(c *api.PodSandboxConfig) { c.DnsOptions.Servers[0] = "one" },
-		"config.dns_options.searches[0]: ": func(c *api.PodSandboxConfig) { c.DnsOptions.Searches[0] = "a b" },
+		"config.dns_options.searches[0]: ": func(c *api.PodSandboxConfig) { c.DnsOptions.Searches[0] = " " },
 		"config.port_mappings[0].protocol: ": func(c *api.PodSandboxConfig) {
 			c.PortMappings[0].Protocol = api.Protocol(7).Enum()
 		},

@@ -45,8 +45,8 @@ func toDNS(c *check, p path, d *api.DNSOption) *model.DNS {
 	if d == nil {
 		return nil
 	}
-	c.DNS(p, d)
-	return &model.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches)}
+	searches := c.DNS(p, d)
+	return &model.DNS{Servers: slices.Clone(d.Servers), Searches: searches}
 }
 
 // toNamespaces gives each container a PID namespace of its own where the pod is not in the node's: the interface knows
