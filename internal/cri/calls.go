@@ -31,7 +31,7 @@ func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	c.flying.add(info.FullMethod, 1)
 	defer c.flying.add(info.FullMethod, -1)
 	start := time.Now()
-	ctx, span := beginSpan(ctx, info.FullMethod)
+	ctx, span := beginSpan(withPeer(ctx), info.FullMethod)
 	resp, err := c.protect(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
 	endSpan(span, err)
 	c.done(ctx, info.FullMethod, req, start, err)
@@ -42,10 +42,20 @@ func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	c.flying.add(info.FullMethod, 1)
 	defer c.flying.add(info.FullMethod, -1)
 	start := time.Now()
-	_, err := c.protect(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
-	c.done(ss.Context(), info.FullMethod, nil, start, err)
+	ctx, span := beginSpan(withPeer(ss.Context()), info.FullMethod)
+	_, err := c.protect(ctx, info.FullMethod, func() (any, error) { return nil, handler(srv, inContext{ss, ctx}) })
+	endSpan(span, err)
+	c.done(ctx, info.FullMethod, nil, start, err)
 	return err
 }
+
+// inContext is a stream whose context says who calls, and has the call's span.
+type inContext struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s inContext) Context() context.Context { return s.ctx }
 
 // protect runs a handler, turns a panic of it into an error, and gives its error a code.
 func (c *calls) protect(ctx context.Context, method string, handler func() (any, error)) (resp any, err error) {

@@ -8,21 +8,20 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
 	"berth/internal/audit"
 )
 
-// withPeer has a call's context say who calls.
-func withPeer(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+// withPeer returns a call's context with who calls.
+func withPeer(ctx context.Context) context.Context {
 	if caller, ok := peer.FromContext(ctx); ok {
 		if info, ok := caller.AuthInfo.(connection); ok {
-			ctx = audit.WithPeer(ctx, &info.peer)
+			return audit.WithPeer(ctx, &info.peer)
 		}
 	}
-	return handle(ctx, req)
+	return ctx
 }
 
 // connection is what gRPC knows of a connection.

@@ -58,7 +58,7 @@ func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 		grpc.NumStreamWorkers(workers),
 		// Clients that ping on an idle connection are welcome: the default would disconnect them.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(append(unary, withPeer, calls.unary)...),
+		grpc.ChainUnaryInterceptor(append(unary, calls.unary)...),
 		grpc.ChainStreamInterceptor(append(stream, calls.stream)...),
 	), nil
 }
