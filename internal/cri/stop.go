@@ -10,9 +10,11 @@ import (
 // Subscriptions are methods that end when the client or berthd does. What is to be told of their ends waits until the
 // client reads, so a stop of berthd does not wait for them as for other calls.
 var Subscriptions = map[string]bool{
-	"/runtime.v1.RuntimeService/GetContainerEvents":   true,
-	"/berth.v1.Audit/Follow":                          true,
-	"/containerd.services.events.v1.Events/Subscribe": true,
+	"/runtime.v1.RuntimeService/GetContainerEvents":       true,
+	"/runtime.v1alpha2.RuntimeService/GetContainerEvents": true,
+	"/berth.v1.Audit/Follow":                              true,
+	"/containerd.services.events.v1.Events/Subscribe":     true,
+	"/grpc.health.v1.Health/Watch":                        true,
 }
 
 // InFlight counts the calls that a server handles, without Subscriptions.

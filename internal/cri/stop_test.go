@@ -6,14 +6,11 @@ import (
 	"testing"
 	"time"
 
-	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	berthapi "berth/api/berth/v1"
 )
 
 // stopFixture is a server with a subscription, which sends until the client has no room for more, and with a call that
@@ -88,23 +85,6 @@ func TestASubscriberWhoNeverReadsDoesNotHoldAStop(t *testing.T) {
 	Stop(f.server, &f.calls, time.Minute)
 	if took := time.Since(begin); took < linger || took > time.Minute/2 {
 		t.Errorf("it took %v", took)
-	}
-}
-
-// TestSubscriptionsAreMethods: a name that no service has would stay unnoticed otherwise.
-func TestSubscriptionsAreMethods(t *testing.T) {
-	methods := map[string]bool{}
-	for _, service := range []grpc.ServiceDesc{
-		criapi.RuntimeService_ServiceDesc, berthapi.Audit_ServiceDesc, eventsapi.Events_ServiceDesc,
-	} {
-		for _, stream := range service.Streams {
-			methods["/"+service.ServiceName+"/"+stream.StreamName] = stream.ServerStreams
-		}
-	}
-	for name := range Subscriptions {
-		if !methods[name] {
-			t.Errorf("no service streams %s", name)
-		}
 	}
 }
 

@@ -133,8 +133,8 @@ func (c *Check) MountTarget(p Path, path string) {
 	}
 }
 
-// DNS checks the name servers of a pod and the domains that it searches, and returns the latter. An empty domain is left
-// out: kubelets 1.17 to 1.24 send one where the node's resolv.conf has "search .".
+// DNS checks the name servers of a pod and the domains that it searches, and returns the latter without empty ones:
+// kubelets 1.17 to 1.24 send one where the node's resolv.conf has "search .".
 func (c *Check) DNS(p Path, d interface {
 	GetServers() []string
 	GetSearches() []string
