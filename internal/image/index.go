@@ -55,6 +55,9 @@ type layer struct {
 	adopted  bool // found complete after a crash, needed by nobody yet
 }
 
+// isNothing tells whether an image looks the same without a layer. Many images have several such layers.
+func (l *layer) isNothing() bool { return l.Inodes == 0 && !l.OpaqueRoot && !l.OwnRoot }
+
 // lostImage is an image of which Open has found only some of the layers. If a container wants it, the container may run
 // with these as lower directories, so they stay for the rest of the boot, with the image's record. The next start of
 // berthd finds the record and does the same, until keep-layers says that the image was lost in an earlier boot.

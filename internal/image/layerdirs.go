@@ -106,8 +106,8 @@ func (d *layerDirs) fs(n string) string { return filepath.Join(d.root, n, layerF
 func (d *layerDirs) stack(layers []*layer) []string {
 	var dirs []string
 	for _, l := range slices.Backward(layers) {
-		if l.Inodes == 0 && !l.OpaqueRoot {
-			continue // an empty layer, of which many images have several
+		if l.isNothing() {
+			continue
 		}
 		dir := d.fs(l.N)
 		// Overlayfs refuses a directory twice; the upper one shows all that the lower one would.

@@ -113,6 +113,8 @@ type layerRecord struct {
 	Entries    uint64 `json:"entries,omitempty"`
 	Length     uint64 `json:"length,omitempty"`
 	OpaqueRoot bool   `json:"opaqueRoot,omitempty"`
+	// OwnRoot: the layer says how the root directory looks. Earlier versions did not keep this: see Store.takesRoot.
+	OwnRoot bool `json:"ownRoot,omitempty"`
 	// Depends: how the layer's directories look depends on the layers below. Which, is in the layerFile.
 	Depends bool `json:"depends,omitempty"`
 	// Boot is the boot of the machine in which the directory was written, until it is known to be on disk.
@@ -404,7 +406,7 @@ func (s *Store) adopt() error {
 		s.index.doubtful[n] = s.dirs.isDoubtful(n)
 	}
 	for _, l := range s.index.layers {
-		if l.Depends {
+		if l.Depends || !l.OwnRoot {
 			if err := s.setAside(s.dirs.home(l.N)); err != nil {
 				s.log.Warn("leftover of a variant is still there", "layer", l.N, "error", err)
 			}

@@ -385,7 +385,7 @@ func (s *Store) layersOf(layers []*layer) *Layers {
 	own, top := layers[split:], layers[split-1].Remote
 	opaque := slices.ContainsFunc(own, func(l *layer) bool { return l.OpaqueRoot })
 	var dirs []string
-	if opaque || slices.ContainsFunc(own, func(l *layer) bool { return l.Inodes > 0 }) {
+	if slices.ContainsFunc(own, func(l *layer) bool { return !l.isNothing() }) {
 		dirs = s.dirs.stack(own)
 	}
 	return &Layers{Remote: func(ctx context.Context) ([]string, error) { return s.remoteStack(ctx, dirs, opaque, top) }}

@@ -308,7 +308,7 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 	}
 	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{
 		Bytes: result.Bytes, Inodes: result.Inodes, Entries: result.Entries, Length: result.Length,
-		OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
+		OwnRoot: result.OwnRoot, OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
 	}}, nil
 }
 

@@ -40,14 +40,21 @@ func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*lay
 	}
 	left := now.Limits.Lookups
 	for i, l := range layers {
-		if i == 0 || !l.Depends {
+		if i == 0 || l.Remote != nil {
+			continue
+		}
+		root, err := s.takesRoot(l, layers[:i])
+		if err != nil {
+			return origins, fmt.Errorf("layer %s: %w", l.DiffID, err)
+		}
+		if !l.Depends && !root {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return origins, err
 		}
 		chain := identity.ChainID(append([]digest.Digest(nil), diffIDs[:i+1]...))
-		v, err := s.variant(ctx, now, l, chainKey+chain.String(), layers[:i], &left)
+		v, err := s.variant(ctx, now, fitting{l, layers[:i], root}, chainKey+chain.String(), &left)
 		if err != nil {
 			return origins, fmt.Errorf("layer %s: %w", l.DiffID, disk.Exhausted(err))
 		}
@@ -60,12 +67,30 @@ func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*lay
 	return origins, nil
 }
 
+// takesRoot tells whether a layer has a root directory that has to look as that of the layers below, and does not.
+// Earlier versions did not keep whether a layer says how its root looks. Of their layers, those say so whose root does
+// not look as unpacking makes it.
+func (s *Store) takesRoot(l *layer, below []*layer) (bool, error) {
+	if l.OwnRoot || l.isNothing() {
+		return false, nil
+	}
+	s.index.mu.Lock()
+	under := s.dirs.stack(below)[0]
+	s.index.mu.Unlock()
+	return variant.TakesRoot(s.dirs.fs(l.N), under)
+}
+
+// fitting is a layer of an image, and what a variant of it has to fit.
+type fitting struct {
+	*layer
+	below []*layer // base first
+	root  bool     // the root directory has to look as that of the layers below
+}
+
 // variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the
 // layer is right as it is. left are the lookups that the image may still take.
-func (s *Store) variant(
-	ctx context.Context, now *inForce, l *layer, key string, below []*layer, left *uint64,
-) (*layer, error) {
-	release, err := s.alone(ctx, l)
+func (s *Store) variant(ctx context.Context, now *inForce, l fitting, key string, left *uint64) (*layer, error) {
+	release, err := s.alone(ctx, l.layer)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +104,7 @@ func (s *Store) variant(
 	s.index.mu.Unlock()
 
 	home := s.dirs.home(l.N)
-	result, lookups, err := s.makeVariant(ctx, now, l, home, below, *left)
+	result, lookups, err := s.makeVariant(ctx, now, l, home, *left)
 	*left = max(*left-min(*left, lookups), 1) // 0 would be no limit
 	if err == nil && result == nil {
 		return nil, nil
@@ -142,7 +167,7 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 // makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. used are the lookups
 // that it took, of which it may be no more than lookups.
 func (s *Store) makeVariant(
-	ctx context.Context, now *inForce, l *layer, home string, below []*layer, lookups uint64,
+	ctx context.Context, now *inForce, l fitting, home string, lookups uint64,
 ) (_ *variant.Result, used uint64, err error) {
 	if err := s.dirs.within(l.N); err != nil {
 		return nil, used, err
@@ -155,13 +180,13 @@ func (s *Store) makeVariant(
 		return nil, used, err
 	}
 	s.index.mu.Lock()
-	dirs := s.dirs.stack(below)
+	dirs := s.dirs.stack(l.below)
 	s.index.mu.Unlock()
 	files := l.Inodes + uint64(len(implied))
-	for _, b := range below {
+	for _, b := range l.below {
 		files += b.Inodes
 	}
-	v := &varying{unpacker: now.unpacker, implied: implied, lookups: lookups}
+	v := &varying{unpacker: now.unpacker, implied: implied, root: l.root, lookups: lookups}
 	defer v.close()
 	if err := v.open(home, dirs); err != nil {
 		return nil, used, err
@@ -179,6 +204,7 @@ func (s *Store) makeVariant(
 type varying struct {
 	*unpacker
 	implied unpack.Implied
+	root    bool       // see fitting
 	lookups uint64     // the most that the first child may take
 	home    *os.File   // the layer's directory
 	lower   []jail.Dir // the directories of the layers below, top first
@@ -224,8 +250,8 @@ func (v *varying) run(ctx context.Context, spec jail.Spec, result any) error {
 func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err error) {
 	var placement variant.Placement
 	err = v.run(ctx, jail.Spec{
-		Role: variant.PlanRole, Task: variant.PlanTask{Implied: v.implied, Lookups: v.lookups}, Dirs: v.lower,
-		MaxAnswer: variant.Answer(v.implied),
+		Role: variant.PlanRole, Task: variant.PlanTask{Implied: v.implied, Root: v.root, Lookups: v.lookups},
+		Dirs: v.lower, MaxAnswer: variant.Answer(v.implied),
 	}, &placement)
 	used = placement.Lookups
 	if err != nil || !placement.Needed {

@@ -110,6 +110,31 @@ func TestDirectoriesThatALayerDoesNotMentionLookAsBelow(t *testing.T) {
 	f.eventually("all layers are gone", func() bool { return len(f.layerDirs()) == 0 })
 }
 
+// TestTheRootLooksAsTheTopmostLayerSaysThatMentionsIt: most layers of builders have no entry for their root.
+func TestTheRootLooksAsTheTopmostLayerSaysThatMentionsIt(t *testing.T) {
+	f := newFixture(t)
+	sticky := rt.Layer(rt.Dir(".", 0o1777).Owned(9, 9), rt.File("base", 0o644, "base"))
+	file, nothing := rt.Layer(rt.File("a", 0o644, "a")), rt.Layer()
+	f.push("root:below", sticky, file, rt.Layer(rt.File("d/e", 0o644, "e")), nothing)
+	f.push("root:alone", files("z", "z"), file, rt.Layer(rt.Dir(".", 0o700)))
+	f.push("root:plain", sticky, rt.Layer(rt.Dir(".", 0o755)), file)
+	for name, want := range map[string]struct {
+		attrs
+		tree string
+	}{
+		"root:below": {attrs{0o1777, 9, 9}, "a base d d/e"}, "root:alone": {attrs{0o700, 0, 0}, "a z"},
+		"root:plain": {attrs{0o755, 0, 0}, "a base"},
+	} {
+		top := f.mounted(name)
+		if got := attrsOf(t, top, "."); got != want.attrs {
+			t.Errorf("%s: the root is %o, want %o", name, got, want.attrs)
+		}
+		if got := tree(t, top); got != want.tree {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 func TestWhatACrashLeavesOfAVariantGoes(t *testing.T) {
 	f := newFixture(t)
 	base := rt.Layer(rt.Dir("a", 0o711))

@@ -43,6 +43,9 @@ type Result struct {
 	// Implied are the directories that the tar has no entry for but puts something into. They have mode 0755 and owner 0:0
 	// here; in an image they should look as the layers below have them.
 	Implied Implied
+	// OwnRoot: the tar has an entry for the root directory. Without one, the root has mode 0755 and owner 0:0 here, and in
+	// an image it should look as the layers below have it.
+	OwnRoot bool
 	// OpaqueRoot: the layer hides everything below it. Overlayfs does not look at the mark on a layer's root.
 	OpaqueRoot bool
 	// Entries and Length are what the layer has cost: Entries as Limits.Entries counts them, Length that of its tar
@@ -129,6 +132,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, calls
 	return &Result{
 		Bytes: l.bytes, Inodes: l.inodes, Entries: l.work, Length: max(in.n, l.length),
 		Implied:     l.implied(),
+		OwnRoot:     l.tree.Root().Data.mentioned,
 		OpaqueRoot:  l.tree.Root().Data.opaque,
 		Unsupported: slices.Sorted(maps.Keys(l.unsupported)),
 	}, nil

@@ -4,7 +4,8 @@
 // was meant to be, c goes into the a/b that is there: with its owner and mode, and, where a is a link to x, into x/b.
 // Layers are unpacked without parents, so a and a/b were made anew, and overlayfs would show those. Where that makes
 // a difference, the image gets a variant of the layer for its chain of parents: the same files, by hard links,
-// in directories that look, and are, where the layers below have them.
+// in directories that look, and are, where the layers below have them. The same holds for the root directory, for which
+// many layers have no entry.
 //
 // Neither the layer nor those below it are trusted: each name and each link of theirs is an attacker's. So the variant
 // is not a copy in which directories are moved about. All places are decided from the layers as they are, in memory,

@@ -121,8 +121,11 @@ func (s *script) entry() rt.Entry {
 	case 10:
 		return rt.Opaque(s.path())
 	default:
-		if s.next()&1 == 0 {
+		switch s.next() & 3 {
+		case 0, 2:
 			return rt.Opaque(".")
+		case 3:
+			return s.attributes(rt.Dir(".", 0))
 		}
 		return rt.Device(s.path(), tar.TypeChar, 0, 0)
 	}
@@ -171,7 +174,11 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 		}
 		var made *Result
 		if i > 0 {
-			made, err = all(context.Background(), r, below)
+			var takes bool
+			if takes, err = TakesRoot(fs, dirs[0]); err != nil {
+				t.Fatal(err)
+			}
+			made, err = all(context.Background(), r, takes && !result.OwnRoot, below)
 		}
 		if after := list(t, root); after != before {
 			t.Errorf("the layer was\n%s\nand is\n%s", before, after)
@@ -195,8 +202,8 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 
 // all does what three processes do, one after the other; no result: the layer is right as it is. What one of them says
 // passes as JSON.
-func all(ctx context.Context, r Request, below []*os.File) (*Result, error) {
-	p, err := Plan(ctx, r.Implied, below, 0, fileattr.System)
+func all(ctx context.Context, r Request, takesRoot bool, below []*os.File) (*Result, error) {
+	p, err := Plan(ctx, r.Implied, takesRoot, below, 0, fileattr.System)
 	if err != nil || !p.Needed {
 		return nil, err
 	}
@@ -279,7 +286,11 @@ func list(t testing.TB, root *os.File) string {
 	type dir = dirtree.Dir[*object]
 	tree := dirtree.New[*object](root)
 	defer tree.Close()
-	top := &object{names: map[string]*name{}}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	top := &object{mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid, names: map[string]*name{}}
 	tree.Root().Data = top
 	// A directory that only one layer has shows the names of its whiteouts to those who list it, and nothing under them.
 	err := tree.Walk(context.Background(),
@@ -313,7 +324,7 @@ func list(t testing.TB, root *os.File) string {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	top.print(&out, "")
+	top.printAll(&out)
 	return out.String()
 }
 
@@ -356,7 +367,7 @@ func check(t testing.TB, top string, layers [][]rt.Entry) error {
 	defer root.Close()
 	got := list(t, root)
 	var out strings.Builder
-	m.root.print(&out, "")
+	m.root.printAll(&out)
 	if got != out.String() {
 		t.Errorf("the kernel shows\n%s\nand the model\n%s", got, out.String())
 	}

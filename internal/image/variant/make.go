@@ -115,6 +115,9 @@ func (m *maker) make() error {
 	from, to := m.in.Root(), m.out.Root()
 	from.Data = source{to: to, placed: m.nodes[node{}]}
 	to.Data = made{own: from, from: 1}
+	if look := from.Data.placed.at.look; look != nil {
+		to.Data.own, to.Data.like = nil, look
+	}
 	fd, err := m.in.FD(from)
 	if err != nil {
 		return err

@@ -44,6 +44,10 @@ func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
 		"three layers": {merged, {rt.Symlink("lib/l", "../x"), rt.Dir("usr/x", 0o700)},
 			{rt.File("lib/l/f", 0o644, "f")}},
 		"a directory in a hidden one": {{rt.Dir("a/b", 0o700)}, {rt.Opaque("a"), rt.File("a/b/c", 0o644, "c")}},
+		"a root from below": {{rt.Dir(".", 0o1777).Owned(9, 9)}, {rt.File("a", 0o644, "a")}, {rt.File("b", 0o644, "b")},
+			{rt.Dir(".", 0o711)}, {rt.File("c/d", 0o644, "d")}},
+		"a root from below, a link, and an opaque one": {append([]rt.Entry{rt.Dir(".", 0o700)}, merged...),
+			{rt.File("top/lib/g", 0o644, "g")}, {rt.Opaque("."), rt.File("a/b", 0o644, "b")}},
 		"an opaque root": {{rt.Dir("a/b", 0o700)}, {rt.Opaque("."), rt.File("a/b/c", 0o644, "c")},
 			{rt.File("a/b/d", 0o644, "d")}},
 	} {
@@ -180,7 +184,7 @@ func TestAFileWithAsManyNamesAsCanBe(t *testing.T) {
 	r, err := all(context.Background(), Request{
 		Layer: open(t, fs), Home: open(t, home), Name: "variant",
 		Implied: unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "d", Implied: true}),
-	}, []*os.File{open(t, below)})
+	}, false, []*os.File{open(t, below)})
 	if err != nil || r == nil {
 		t.Fatal(r, err)
 	}
@@ -219,10 +223,10 @@ func TestLayersBelowAreLookedIntoAsOftenAsIsAllowed(t *testing.T) {
 		lower = append(lower, open(t, below))
 	}
 	need := uint64(10 * 51)
-	if p, err := Plan(context.Background(), list, lower, need, fileattr.System); err != nil || p.Lookups != need {
+	if p, err := Plan(context.Background(), list, false, lower, need, fileattr.System); err != nil || p.Lookups != need {
 		t.Errorf("%+v, %v", p, err)
 	}
-	_, err := Plan(context.Background(), list, lower, need-1, fileattr.System)
+	_, err := Plan(context.Background(), list, false, lower, need-1, fileattr.System)
 	if !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyLookups) {
 		t.Error(err)
 	}
@@ -242,7 +246,7 @@ func TestDirectoriesThatAVariantAddsAreCounted(t *testing.T) {
 	r, err := all(context.Background(), Request{
 		Layer: open(t, filepath.Join(top, "layer")), Home: open(t, top), Name: "variant",
 		Implied: unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "l", Implied: true}),
-	}, []*os.File{open(t, filepath.Join(top, "below"))})
+	}, false, []*os.File{open(t, filepath.Join(top, "below"))})
 	if err != nil || r.Inodes != 2 || r.Bytes != 2*4096 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -265,7 +269,7 @@ func TestAListThatIsNoneIsRefused(t *testing.T) {
 		"a second level": append(append(unpack.Implied{}, good...),
 			unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 3, Name: "b"})...),
 	} {
-		_, err := Plan(context.Background(), list, []*os.File{open(t, top)}, 0, fileattr.System)
+		_, err := Plan(context.Background(), list, false, []*os.File{open(t, top)}, 0, fileattr.System)
 		if !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%s: %v", name, err)
 		}

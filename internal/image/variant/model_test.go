@@ -36,11 +36,11 @@ type name struct {
 	layer int
 }
 
-func newModel() *model { return &model{root: &object{kind: tar.TypeDir, names: map[string]*name{}}} }
+func newModel() *model { return &model{root: impliedDir()} }
 
 var errModel = errors.New("this cannot be unpacked")
 
-func (m *model) impliedDir() *object {
+func impliedDir() *object {
 	return &object{kind: tar.TypeDir, mode: 0o755, names: map[string]*name{}}
 }
 
@@ -58,6 +58,7 @@ func (m *model) apply(entries []rt.Entry) error {
 func (m *model) entry(e rt.Entry) error {
 	full := strings.Trim(path.Clean("/"+e.Name), "/")
 	if full == "" {
+		m.root.mode, m.root.uid, m.root.gid = uint32(e.Mode), uint32(e.Uid), uint32(e.Gid)
 		return nil
 	}
 	parent, base := path.Split(full)
@@ -132,7 +133,7 @@ func (m *model) own(n *name) bool {
 	if len(n.names) == 0 {
 		return false
 	}
-	fresh := m.impliedDir()
+	fresh := impliedDir()
 	fresh.names, fresh.whiteouts = n.names, n.whiteouts
 	*n.object, n.layer = *fresh, m.layer
 	return true
@@ -164,7 +165,7 @@ func (m *model) dir(name string, create bool) (*object, error) {
 		n := dir.names[c]
 		switch {
 		case n == nil && create:
-			n = m.put(dir, c, m.impliedDir())
+			n = m.put(dir, c, impliedDir())
 			fallthrough
 		case n != nil && n.kind == tar.TypeDir:
 			at = append(at, n.object)
@@ -188,6 +189,12 @@ func (m *model) put(dir *object, base string, o *object) *name {
 	n := &name{o, 0}
 	dir.names[base] = n
 	return n
+}
+
+// printAll writes a root directory and all that is in it, a line each.
+func (o *object) printAll(w io.Writer) {
+	fmt.Fprintf(w, "/ %o %d:%d\n", o.mode, o.uid, o.gid)
+	o.print(w, "")
 }
 
 // print writes all that is in a directory, a line each.

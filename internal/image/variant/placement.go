@@ -21,7 +21,8 @@ type Placement struct {
 	Lookups uint64
 	// Moved: links of the layers below lead some directories elsewhere. What is made needs Check.
 	Moved bool `json:",omitempty"`
-	// Places are directories of the image, those above before those below them. The first is the root.
+	// Places are directories of the image, those above before those below them. The first is the root, which has a look
+	// only if the layer takes that from below.
 	Places []Place `json:",omitempty"`
 	// At is the place of each implied directory, in the order of the list.
 	At []int `json:",omitempty"`
@@ -41,11 +42,11 @@ type Look struct {
 	Keys, Values   [][]byte         `json:",omitempty"`
 }
 
-// Plan decides where the implied directories of a layer go. below are the directories of the layers below,
+// Plan decides where the implied directories of a layer go. root: its root directory takes its look from below. below are the directories of the layers below,
 // the top one first, without what an opaque root hides. lookups are how many directories of them may be looked into;
 // 0: any number. An image can have hundreds of layers that all put something into the same directories. A layer
 // that cannot be meant is errdefs.ErrInvalidArgument, and one that needs more lookups errdefs.ErrResourceExhausted.
-func Plan(ctx context.Context, implied unpack.Implied, below []*os.File, lookups uint64,
+func Plan(ctx context.Context, implied unpack.Implied, root bool, below []*os.File, lookups uint64,
 	x fileattr.Xattrs) (*Placement, error) {
 	s := newStack(x, below...)
 	s.limit = lookups
@@ -54,11 +55,16 @@ func Plan(ctx context.Context, implied unpack.Implied, below []*os.File, lookups
 	if err != nil {
 		return nil, err
 	}
-	if !p.needed {
+	if !p.needed && !root {
 		return &Placement{Lookups: s.lookups}, nil
 	}
 	w := &placing{stack: s, known: map[*place]int{}, index: map[child]int{}}
 	w.out = Placement{Needed: true, Lookups: s.lookups, Moved: len(p.moved) > 0, Places: []Place{{}}}
+	if root && len(below) > 0 {
+		if w.out.Places[0].Look, err = lookOf(x, int(below[0].Fd())); err != nil {
+			return nil, err
+		}
+	}
 	for i, n := range p.implied {
 		if i%256 == 0 && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -129,7 +135,7 @@ type spot struct {
 
 // placed is a directory of the layer that is on the list, or the root.
 type placed struct {
-	at *spot // where it goes, if it is implied
+	at *spot // where it goes, if it is implied or the root
 }
 
 type node struct {
@@ -140,6 +146,9 @@ type node struct {
 // nodes puts a list and its placement together. The root is the zero node's. The placement may come from a process
 // that the layers below have taken over.
 func (p *Placement) nodes(implied unpack.Implied) (map[node]*placed, error) {
+	if len(p.Places) == 0 {
+		return nil, refuse("placement: there is no root")
+	}
 	spots := make([]*spot, len(p.Places))
 	for i, place := range p.Places {
 		spots[i] = &spot{name: string(place.Name), look: place.Look}
@@ -157,7 +166,7 @@ func (p *Placement) nodes(implied unpack.Implied) (map[node]*placed, error) {
 			return nil, refuse("placement: %d attributes with %d values", len(l.Keys), len(l.Values))
 		}
 	}
-	root := &placed{}
+	root := &placed{at: spots[0]}
 	nodes := map[node]*placed{{}: root}
 	at := []*placed{root}
 	rest := p.At

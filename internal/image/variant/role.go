@@ -28,6 +28,7 @@ var (
 // PlanTask is the request of PlanRole.
 type PlanTask struct {
 	Implied unpack.Implied
+	Root    bool // as TakesRoot has said
 	Lookups uint64
 }
 

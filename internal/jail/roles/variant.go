@@ -17,7 +17,7 @@ func planVariant(t *child.Task) (any, error) {
 	if err := t.Decode(&task); err != nil {
 		return nil, err
 	}
-	return variant.Plan(context.Background(), task.Implied, t.Dirs, task.Lookups, t.Xattrs)
+	return variant.Plan(context.Background(), task.Implied, task.Root, t.Dirs, task.Lookups, t.Xattrs)
 }
 
 // makeVariant makes what another child has planned.
