@@ -138,13 +138,16 @@ func (c *Client) Find(ctx context.Context, ref, parent string) (name string, err
 // made if it is not there. The snapshotter checks meanwhile that it can read the layers.
 func (c *Client) Dirs(ctx context.Context, view, name string) ([]string, error) {
 	var dirs []string
-	err := c.call(ctx, "mounts of "+name, func(ctx context.Context) error {
-		found, err := c.api.Mounts(ctx, &snapshots.MountsRequest{Snapshotter: c.cfg.Name, Key: view})
-		if err == nil {
-			dirs, err = lowers(found.Mounts)
-		}
-		return err
-	})
+	find := func() error {
+		return c.call(ctx, "mounts of "+name, func(ctx context.Context) error {
+			found, err := c.api.Mounts(ctx, &snapshots.MountsRequest{Snapshotter: c.cfg.Name, Key: view})
+			if err == nil {
+				dirs, err = lowers(found.Mounts)
+			}
+			return err
+		})
+	}
+	err := find()
 	if errdefs.IsNotFound(err) {
 		err = c.call(ctx, "view of "+name, func(ctx context.Context) error {
 			made, err := c.api.View(ctx, &snapshots.ViewSnapshotRequest{Snapshotter: c.cfg.Name, Key: view, Parent: name})
@@ -153,6 +156,9 @@ func (c *Client) Dirs(ctx context.Context, view, name string) ([]string, error) 
 			}
 			return err
 		})
+		if errdefs.IsAlreadyExists(err) { // another pull of the same image has made it meanwhile
+			err = find()
+		}
 	}
 	return dirs, err
 }

@@ -27,6 +27,7 @@ type answers struct {
 	mounts func(context.Context) ([]*types.Mount, error)
 	infos  []*snapshots.Info
 	views  []string
+	taken  error // what View answers in place of a view
 }
 
 func (a *answers) Mounts(ctx context.Context, _ *snapshots.MountsRequest) (*snapshots.MountsResponse, error) {
@@ -36,6 +37,9 @@ func (a *answers) Mounts(ctx context.Context, _ *snapshots.MountsRequest) (*snap
 
 func (a *answers) View(_ context.Context, r *snapshots.ViewSnapshotRequest) (*snapshots.ViewSnapshotResponse, error) {
 	a.views = append(a.views, r.Key+" of "+r.Parent)
+	if a.taken != nil {
+		return nil, a.taken
+	}
 	made := []*types.Mount{{Type: "bind", Source: "/made", Options: []string{"ro"}}}
 	return &snapshots.ViewSnapshotResponse{Mounts: made}, nil
 }
@@ -122,6 +126,21 @@ func TestAViewIsMadeOnce(t *testing.T) {
 	}
 	if !slices.Equal(namespace, []string{"of-berth"}) {
 		t.Errorf("the namespace is %q", namespace)
+	}
+}
+
+// TestAViewThatAnotherPullHasMadeMeanwhileIsTaken: two pulls of one image ask for the same view.
+func TestAViewThatAnotherPullHasMadeMeanwhileIsTaken(t *testing.T) {
+	a := &answers{taken: status.Error(codes.AlreadyExists, "there is such a view")}
+	a.mounts = func(context.Context) ([]*types.Mount, error) {
+		if len(a.views) == 0 {
+			return nil, status.Error(codes.NotFound, "no such view")
+		}
+		return []*types.Mount{{Type: "bind", Source: "/theirs", Options: []string{"ro"}}}, nil
+	}
+	dirs, err := serve(t, a).Dirs(t.Context(), "view", "name")
+	if err != nil || !slices.Equal(dirs, []string{"/theirs"}) {
+		t.Errorf("directories %q, %v", dirs, err)
 	}
 }
 
