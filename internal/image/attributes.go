@@ -38,7 +38,7 @@ func attributeCalls(given *os.File) (func(*wire.Call, *os.File) ([]byte, error),
 		case wire.SetXattr:
 			// Overlayfs' own attributes lead from one directory to another.
 			opaque := call.Key == unpack.OpaqueXattr && string(call.Value) == "y" && st.Mode&unix.S_IFMT == unix.S_IFDIR
-			if strings.HasPrefix(call.Key, "trusted.overlay.") && !opaque {
+			if strings.HasPrefix(call.Key, "trusted.overlay.") && !opaque || call.Key == unpack.LabelXattr {
 				return nil, unix.EPERM
 			}
 			return nil, unix.Setxattr(path, call.Key, call.Value, 0)

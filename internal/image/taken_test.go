@@ -54,6 +54,7 @@ func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 		"unpack-marks-its-program": {unix.EROFS, ""},
 		"unpack-marks-a-pipe":      {errdefs.ErrInternal, "a file that it was not given"},
 		"unpack-redirects":         {unix.EPERM, ""},
+		"unpack-labels":            {unix.EPERM, ""},
 		"unpack-fills":             {errdefs.ErrResourceExhausted, "has written more than"},
 	} {
 		t.Run(attack, func(t *testing.T) {

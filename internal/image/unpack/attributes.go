@@ -13,6 +13,10 @@ import (
 
 const paxXattr = "SCHILY.xattr."
 
+// LabelXattr is the SELinux label of a file. One in a layer is of the machine that built it: the node's policy decides
+// how the files of layers are labelled.
+const LabelXattr = "security.selinux"
+
 // setAttributes gives an open file or directory its owner, mode, extended attributes and times, in that order: a change
 // of owner clears the setuid bits and file capabilities.
 func (l *layer) setAttributes(fd int, h *tar.Header) error {
@@ -107,6 +111,9 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 	slices.Sort(keys)
 	for _, record := range keys {
 		key := strings.TrimPrefix(record, paxXattr)
+		if key == LabelXattr {
+			continue // containers/storage leaves it out too
+		}
 		if strings.HasPrefix(key, "trusted.overlay.") {
 			return invalid("the extended attribute %q, which would redirect overlayfs", key)
 		}

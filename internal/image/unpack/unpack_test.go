@@ -106,6 +106,22 @@ func xattr(root, name, key string) string {
 	return string(buf[:n])
 }
 
+// TestLabelsOfTheMachineThatBuiltTheLayerAreLeftOut: SELinux decides about labels by the node's policy.
+func TestLabelsOfTheMachineThatBuiltTheLayerAreLeftOut(t *testing.T) {
+	asroot.Need(t, "attributes of the kind security")
+	label := "system_u:object_r:container_file_t:s0"
+	root, res := must(t, rt.File("f", 0o644, "f").Xattr("security.selinux", label).Xattr("user.k", "v"),
+		rt.Symlink("l", "f").Xattr("security.selinux", label), rt.Dir("d", 0o755).Xattr("security.selinux", label))
+	for _, name := range []string{"f", "l", "d"} {
+		if got := xattr(root, name, "security.selinux"); got == label {
+			t.Errorf("%s has the label %s", name, got)
+		}
+	}
+	if got := xattr(root, "f", "user.k"); got != "v" || len(res.Unsupported) > 0 {
+		t.Errorf("the other attribute is %q; unsupported: %q", got, res.Unsupported)
+	}
+}
+
 func TestEveryAttributeSurvives(t *testing.T) {
 	asroot.Need(t, "chown")
 	long := strings.Repeat("long/", 60) + strings.Repeat("n", 200)

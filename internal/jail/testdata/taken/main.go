@@ -91,6 +91,10 @@ func main() {
 		takeOver(unpack.Role, func(t *child.Task) (any, error) {
 			return nil, child.Xattrs.Set(int(t.Dirs[0].Fd()), "trusted.overlay.redirect", []byte("/etc"))
 		})
+	case "unpack-labels":
+		takeOver(unpack.Role, func(t *child.Task) (any, error) {
+			return nil, child.Xattrs.Set(int(t.Dirs[0].Fd()), "security.selinux", []byte("system_u:object_r:shadow_t:s0"))
+		})
 	case "checkpoint-plants":
 		takeOver(checkpoint.UnpackRole, func(t *child.Task) (any, error) {
 			return nil, unix.Symlinkat("/etc/shadow", int(t.Dirs[0].Fd()), checkpoint.ConfigFile)
