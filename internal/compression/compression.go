@@ -23,7 +23,7 @@ var Role = &wire.Role{Name: "decompress"}
 const Memory = 3 * maxWindow
 
 // NewReader decompresses in, by gzip or zstd, or passes it on as it is. What a decompressor finds wrong is
-// errdefs.ErrInvalidArgument.
+// errdefs.ErrInvalidArgument. A zstd stream with too large a window is errdefs.ErrResourceExhausted.
 func NewReader(in *bufio.Reader) (io.ReadCloser, error) {
 	magic, err := in.Peek(4)
 	if err != nil && err != io.EOF {
@@ -38,6 +38,9 @@ func NewReader(in *bufio.Reader) (io.ReadCloser, error) {
 		return &decoding{r, r.Close}, nil
 	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), // a frame
 		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}): // a skippable one
+		if err := checkWindow(in); err != nil {
+			return nil, err
+		}
 		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -46,6 +49,21 @@ func NewReader(in *bufio.Reader) (io.ReadCloser, error) {
 		return &decoding{r, func() error { r.Close(); return nil }}, nil
 	}
 	return io.NopCloser(in), nil
+}
+
+// checkWindow looks at the first frame, since programs pack all frames of a file alike. The decoder's own error for too
+// large a window is also that for damaged blocks.
+func checkWindow(in *bufio.Reader) error {
+	start, err := in.Peek(zstd.HeaderMaxSize)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	var h zstd.Header
+	if h.Decode(start) != nil || h.WindowSize <= maxWindow {
+		return nil // the decoder says what is wrong
+	}
+	return fmt.Errorf("decompress: the zstd stream needs a window of %d MiB, and the most is %d MiB (zstd --long=27): %w",
+		h.WindowSize>>20, maxWindow>>20, errdefs.ErrResourceExhausted)
 }
 
 // decoding makes what a decompressor finds wrong the fault of who packed it.
