@@ -119,7 +119,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, calls
 			break
 		}
 		if err != nil {
-			return nil, readError(err)
+			return nil, l.readError(err)
 		}
 		if err := l.entry(h, tr); err != nil {
 			return nil, fmt.Errorf("unpack %q: %w", shortened(h.Name), diskError(err))
@@ -162,18 +162,22 @@ type stream struct {
 	r     io.Reader
 	n     uint64
 	limit uint64
+	err   error // why it has ended too early, where this is not the tar's fault; nil: it has not
 
 	recorder *layertar.Recorder // nil: nobody wants the tar again
 	content  bool               // what is read is the content of a file, which the layer's directory has
 }
 
 func (s *stream) Read(p []byte) (int, error) {
-	if err := s.ctx.Err(); err != nil {
-		return 0, err
+	if s.err = s.ctx.Err(); s.err != nil {
+		return 0, s.err
 	}
 	n, err := s.r.Read(p)
-	if e := spend(&s.n, uint64(n), s.limit, "the layer's tar has", KeyBytes, "bytes"); e != nil {
-		return 0, e
+	if s.err = spend(&s.n, uint64(n), s.limit, "the layer's tar has", KeyBytes, "bytes"); s.err != nil {
+		return 0, s.err
+	}
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		s.err = err
 	}
 	if s.recorder != nil && !s.content {
 		s.recorder.Bytes(p[:n])
@@ -617,7 +621,7 @@ func (l *layer) write(fd int, size int64, content io.Reader) error {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
-			return readError(err)
+			return l.readError(err)
 		}
 		for b := l.buf[:n]; len(b) > 0; {
 			// Write what stands between two holes at once.
@@ -704,13 +708,13 @@ func (l *layer) setDirTimes() error {
 	return nil
 }
 
-// readError says whose fault it is that the tar cannot be read: the stream's own errors pass, the format's
-// are the layer's.
-func readError(err error) error {
-	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return invalid("the layer is not a sound tar: %v", err)
+// readError says whose fault it is that the tar cannot be read: the stream's own errors pass, and all else that
+// archive/tar says is the layer's fault.
+func (l *layer) readError(err error) error {
+	if l.in.err != nil {
+		return l.in.err
 	}
-	return err
+	return invalid("the layer is not a sound tar: %v", err)
 }
 
 func diskError(err error) error {

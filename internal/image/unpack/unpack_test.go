@@ -122,6 +122,26 @@ func TestLabelsOfTheMachineThatBuiltTheLayerAreLeftOut(t *testing.T) {
 	}
 }
 
+// TestASparseFileWhoseMapIsWrongIsTheLayersFault: archive/tar has errors of its own for it, which it does not export.
+func TestASparseFileWhoseMapIsWrongIsTheLayersFault(t *testing.T) {
+	asroot.Need(t, "chown")
+	for name, record := range map[string]string{
+		"more than the file has": "23 GNU.sparse.map=0,10\n", "less than the file has": "22 GNU.sparse.map=0,2\n",
+	} {
+		records := "22 GNU.sparse.major=0\n" + "22 GNU.sparse.minor=1\n" + "22 GNU.sparse.size=10\n" +
+			"26 GNU.sparse.numblocks=1\n" + record
+		data, err := rt.Tar(rt.File("records", 0o644, records), rt.File("f", 0o644, "12345"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[156] = tar.TypeXHeader // of the first entry
+		_, _, err = applyTar(t, rt.Checksummed(data))
+		if !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "sparse") {
+			t.Errorf("%s: %v, want an invalid argument", name, err)
+		}
+	}
+}
+
 func TestEveryAttributeSurvives(t *testing.T) {
 	asroot.Need(t, "chown")
 	long := strings.Repeat("long/", 60) + strings.Repeat("n", 200)

@@ -45,8 +45,8 @@ type Look struct {
 // Plan decides where the implied directories of a layer go, and if root is set how its root directory looks. below are
 // the directories of the layers below, the top one first, without what an opaque root hides. lookups are how many
 // directories of them may be looked into; 0: any number. An image can have hundreds of layers that all put something
-// into the same directories. A layer that cannot be meant is errdefs.ErrInvalidArgument, and one that needs more lookups
-// errdefs.ErrResourceExhausted.
+// into the same directories. A layer that cannot be meant is errdefs.ErrInvalidArgument, and one that needs more
+// lookups errdefs.ErrResourceExhausted.
 func Plan(ctx context.Context, implied unpack.Implied, root bool, below []*os.File, lookups uint64,
 	x fileattr.Xattrs) (*Placement, error) {
 	s := newStack(x, below...)
