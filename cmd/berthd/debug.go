@@ -88,11 +88,6 @@ func (d *parts) serveDebug(context.Context) error {
 	if address == "" {
 		return nil
 	}
-	// Nothing else has made state yet. Users of the node pass it, to a socket that is theirs to use, and list nothing in
-	// it.
-	if err := os.MkdirAll(d.cfg.State, 0o711); err != nil {
-		return fmt.Errorf("state: %w", err)
-	}
 	listener, err := unixsocket.Listen(address, -1)
 	if err != nil {
 		return fmt.Errorf("debug.address: %w", err)

@@ -31,11 +31,14 @@ import (
 	"berth/internal/image/preload"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/keeper/protocol"
 	"berth/internal/metrics"
 	"berth/internal/network"
 	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
+	"berth/internal/pod/layout"
+	"berth/internal/pod/rootid"
 	"berth/internal/snapshotter"
 	"berth/internal/state"
 	"berth/internal/stream"
@@ -90,13 +93,21 @@ func (d *parts) measure(context.Context) error {
 	return nil
 }
 
-// lock makes this the only daemon of its root.
+// lock makes this the only daemon of its root and of its state directory: the keeper there serves any berthd.
 func (d *parts) lock(context.Context) error {
-	unlock, err := state.Lock(d.cfg.Root)
+	unlockRoot, err := state.Lock(d.cfg.Root)
 	if err != nil {
 		return err
 	}
-	d.onClose(func() error { unlock(); return nil })
+	d.onClose(func() error { unlockRoot(); return nil })
+	if err := protocol.MakeDir(d.keeperDir()); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	unlockState, err := state.LockDir(d.keeperDir())
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	d.onClose(func() error { unlockState(); return nil })
 	d.disk = state.NewProbe(d.cfg.Root)
 	return nil
 }
@@ -227,6 +238,9 @@ func (d *parts) reachKeeper(ctx context.Context) error {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}
 	d.onClose(d.keeper.Close)
+	if err := rootid.Match(ctx, &layout.Dirs{Root: d.cfg.Root, State: d.cfg.State}, d.keeper, d.log); err != nil {
+		return err
+	}
 	return d.moveKeeper(ctx)
 }
 

@@ -298,12 +298,26 @@ func Lock(dir string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
+	return hold(f, dir)
+}
+
+// LockDir is Lock for a directory that is there and that nobody but root may open. It makes no file, for which a full
+// disk has no room.
+func LockDir(dir string) (func(), error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	return hold(f, dir)
+}
+
+func hold(f *os.File, dir string) (func(), error) {
 	if err := Exclusive(f); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s is in use by another berthd (it holds %s)", dir, path)
+			return nil, fmt.Errorf("%s is in use by another berthd (it holds %s)", dir, f.Name())
 		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return func() { f.Close() }, nil
 }

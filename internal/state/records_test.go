@@ -407,20 +407,21 @@ func TestExt4IsToldThatDirectoriesAreUnrelated(t *testing.T) {
 }
 
 func TestOneDaemonHoldsADirectory(t *testing.T) {
-	dir := t.TempDir()
-	release, err := Lock(dir)
-	if err != nil {
-		t.Fatal(err)
+	for name, lock := range map[string]func(string) (func(), error){"Lock": Lock, "LockDir": LockDir} {
+		dir := t.TempDir()
+		release, err := lock(dir)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if _, err := lock(dir); err == nil || !strings.Contains(err.Error(), dir+" is in use by another berthd") {
+			t.Fatalf("%s: the second is told %v", name, err)
+		}
+		release()
+		if release, err = lock(dir); err != nil {
+			t.Fatal(name, err)
+		}
+		release()
 	}
-	if _, err := Lock(dir); err == nil {
-		t.Fatal("two hold it")
-	}
-	release()
-	release, err = Lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	release()
 }
 
 func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
