@@ -2,12 +2,17 @@ package life
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/registrytest"
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -91,4 +96,61 @@ func TestALoginAsksAtTheTerminal(t *testing.T) {
 			t.Errorf("%q: exit code %d, %s", args, code, complaints)
 		}
 	}
+}
+
+// TestCtrlCEndsACommandThatAsks, at once and with the terminal as it was.
+func TestCtrlCEndsACommandThatAsks(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	if code, _, complaints := typed(t, n, "--data-dir", data, "run", "--rm=false", "--name", "asked", node.Busybox,
+		"true"); code != 0 {
+		t.Fatal(complaints)
+	}
+	for _, c := range []struct {
+		args   []string
+		prompt string
+	}{
+		{[]string{"login", "registry.example"}, "user at registry.example: "},
+		{[]string{"login", "-u", "robot", "registry.example"}, "password: "},
+		{[]string{"prune"}, "Remove these? [y/N] "}, {[]string{"load"}, ""}, {[]string{"run", "-"}, ""},
+	} {
+		cmd := commandLine(t, n, append([]string{"--data-dir", data}, c.args...)...)
+		p := terminal(t, cmd)
+		p.await(t, c.prompt)
+		if c.prompt == "" { // it reads once a line that is typed has gone
+			p.write(t, "# nothing\r")
+			side, err := os.OpenFile(fmt.Sprintf("/proc/%d/fd/0", cmd.Process.Pid), os.O_RDWR|unix.O_NOCTTY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nodetest.Eventually(t, 60*time.Second, "the command reads", func() error {
+				if left, err := unix.IoctlGetInt(int(side.Fd()), unix.TIOCINQ); err != nil || left > 0 {
+					return fmt.Errorf("%d bytes are left, %v", left, err)
+				}
+				return nil
+			})
+			side.Close()
+		}
+		p.write(t, "\x03")
+		ended := make(chan struct{})
+		go func() {
+			_ = cmd.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+			if code := cmd.ProcessState.ExitCode(); code != 130 {
+				t.Errorf("%q: exit code %d", c.args, code)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%q: does not end", c.args)
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+		if mode, err := unix.IoctlGetTermios(int(p.Fd()), unix.TCGETS); err != nil || mode.Lflag&unix.ECHO == 0 {
+			t.Errorf("%q: the terminal is left without echo: %v", c.args, err)
+		}
+	}
+	typed(t, n, "--data-dir", data, "rm", "asked")
 }

@@ -24,12 +24,18 @@ type App struct {
 	Address string // of the runtime's socket
 	DataDir string // of the pods that this command line makes
 	Format  table.Format
+
+	input *streaming.Input
 }
 
 // New is a command line of a version of Berth with its standard input and outputs.
 func New(version string, in *os.File, out, errOut io.Writer) *App {
-	return &App{Version: version, In: in, Out: out, Err: table.Text(errOut), RawErr: errOut}
+	return &App{Version: version, In: in, Out: out, Err: table.Text(errOut), RawErr: errOut,
+		input: streaming.NewInput(in)}
 }
+
+// Input is standard input until ctx ends: a read of In does not end with Ctrl-C.
+func (a *App) Input(ctx context.Context) io.Reader { return a.input.Reader(ctx) }
 
 // Dial connects to the runtime.
 func (a *App) Dial(ctx context.Context) (*connection.Connection, error) {

@@ -41,14 +41,14 @@ func Exit(ctx context.Context, err error, errOut io.Writer) int {
 		return program.code
 	case errors.Is(err, syscall.EPIPE): // such as `berth logs | head`
 		return 0
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || connection.Code(err).String() == "Canceled"):
+		return exitInterrupted
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
 		fmt.Fprintf(errOut, "berth: %v\n", err)
 		return ExitUsage
 	case errors.As(err, &file):
 		fmt.Fprintf(errOut, "berth: %v\n", err)
 		return ExitFile
-	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || connection.Code(err).String() == "Canceled"):
-		return exitInterrupted
 	}
 	fmt.Fprintf(errOut, "berth: %s\n", connection.Message(err))
 	return ExitError

@@ -34,7 +34,7 @@ archive may be compressed by gzip or zstd. Without -i it is read from standard i
   docker save busybox | berth load`,
 		Args: command.Arguments(cobra.NoArgs),
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			in := a.In
+			in := a.Input(ctx)
 			if file != "" && file != "-" {
 				f, err := os.Open(file)
 				if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -45,7 +44,7 @@ The name and the password are asked for on the terminal. In scripts, give --user
 			if err != nil {
 				return wrong(err)
 			}
-			user, password, err := askCredentials(a, registry, user, stdin)
+			user, password, err := askCredentials(cmd.Context(), a, registry, user, stdin)
 			if err != nil {
 				return wrong(err)
 			}
@@ -114,7 +113,8 @@ func registryOf(args []string) (string, error) {
 }
 
 // askCredentials asks for what flags do not say.
-func askCredentials(a *command.App, registry, user string, stdin bool) (name, password string, err error) {
+func askCredentials(ctx context.Context, a *command.App, registry, user string, stdin bool) (name, password string,
+	err error) {
 	switch {
 	case stdin && user == "":
 		return "", "", errors.New("--password-stdin needs --username")
@@ -123,7 +123,8 @@ func askCredentials(a *command.App, registry, user string, stdin bool) (name, pa
 	}
 	if user == "" {
 		fmt.Fprintf(a.Err, "user at %s: ", registry)
-		if user, err = line(a.In); err != nil {
+		if user, err = line(a.Input(ctx)); err != nil {
+			fmt.Fprintln(a.Err)
 			return "", "", fmt.Errorf("read the user's name: %w", err)
 		}
 		if user == "" {
@@ -131,9 +132,9 @@ func askCredentials(a *command.App, registry, user string, stdin bool) (name, pa
 		}
 	}
 	if stdin {
-		password, err = line(a.In)
+		password, err = line(a.Input(ctx))
 	} else {
-		password, err = hidden(a, "password: ")
+		password, err = hidden(ctx, a, "password: ")
 	}
 	if err != nil {
 		return "", "", fmt.Errorf("read the password: %w", err)
@@ -146,22 +147,22 @@ func askCredentials(a *command.App, registry, user string, stdin bool) (name, pa
 
 // hidden asks for a line that the terminal does not show. Whoever sees the prompt may answer at once, so the terminal
 // shows nothing from before the prompt on.
-func hidden(a *command.App, prompt string) (string, error) {
+func hidden(ctx context.Context, a *command.App, prompt string) (string, error) {
 	fd := int(a.In.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return "", err
 	}
 	quiet := *before
-	quiet.Lflag &^= unix.ECHO
+	quiet.Lflag = quiet.Lflag&^unix.ECHO | unix.ICANON | unix.ISIG
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &quiet); err != nil {
 		return "", err
 	}
 	defer func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }()
 	fmt.Fprint(a.Err, prompt)
-	typed, err := term.ReadPassword(fd)
+	typed, err := line(a.Input(ctx))
 	fmt.Fprintln(a.Err)
-	return string(typed), err
+	return typed, err
 }
 
 // line reads one line, without its end. What follows it is not needed.

@@ -43,7 +43,7 @@ func pullCommand(a *command.App) *cobra.Command {
 			if err := checkPlatform(platform); err != nil {
 				return command.Usage(cmd, err)
 			}
-			if err := auth.Read(a.In); err != nil {
+			if err := auth.Read(a.Input(cmd.Context())); err != nil {
 				return command.Usage(cmd, err)
 			}
 			conn, err := a.Dial(cmd.Context())

@@ -38,7 +38,7 @@ same in both cases.`,
 		Args:              command.Arguments(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: a.Complete(1, command.ImageNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := auth.Read(a.In); err != nil {
+			if err := auth.Read(a.Input(cmd.Context())); err != nil {
 				return command.Usage(cmd, err)
 			}
 			conn, err := a.Dial(cmd.Context())

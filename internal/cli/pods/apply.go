@@ -73,7 +73,7 @@ func applyDirectory(ctx context.Context, a *command.App, name string, o *applyOp
 	if err != nil {
 		return err
 	}
-	if err := o.auth.Read(a.In); err != nil {
+	if err := o.auth.Read(a.Input(ctx)); err != nil {
 		return err
 	}
 	socket, err := connection.SocketPath(a.Address)

@@ -30,7 +30,7 @@ or gone. While that command runs, nothing is removed, since it would start the p
 			if err != nil {
 				return err
 			}
-			documents, wrong := play.Read(names, a.In, options)
+			documents, wrong := play.Read(names, a.Input(cmd.Context()), options)
 			conn, err := a.Dial(cmd.Context())
 			if err != nil {
 				return errors.Join(wrong, err)

@@ -89,7 +89,11 @@ func prune(ctx context.Context, a *command.App, conn *connection.Connection, o p
 	}
 	if !o.force {
 		fmt.Fprint(a.Err, "Remove these? [y/N] ")
-		answer, _ := bufio.NewReader(a.In).ReadString('\n')
+		answer, _ := bufio.NewReader(a.Input(ctx)).ReadString('\n')
+		if ctx.Err() != nil {
+			fmt.Fprintln(a.Err)
+			return ctx.Err()
+		}
 		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 			return errors.New("nothing was removed")
 		}

@@ -128,10 +128,10 @@ func run(a *command.App, cmd *cobra.Command, args []string, o *runOptions) error
 	if given := o.pod.Given(); len(given) > 0 {
 		return wrong(fmt.Errorf("%s is for an image; %s is a manifest, which has a field for that", given[0], o.files[0]))
 	}
-	if err := checkRun(a, o, slices.Contains(o.files, "-")); err != nil {
+	if err := checkRun(cmd.Context(), a, o, slices.Contains(o.files, "-")); err != nil {
 		return wrong(err)
 	}
-	documents, err := play.Read(o.files, a.In, o.Options)
+	documents, err := play.Read(o.files, a.Input(cmd.Context()), o.Options)
 	if err != nil {
 		return err
 	}
@@ -148,14 +148,14 @@ func run(a *command.App, cmd *cobra.Command, args []string, o *runOptions) error
 }
 
 // checkRun refuses flags that exclude each other, and reads the password.
-func checkRun(a *command.App, o *runOptions, input bool) error {
+func checkRun(ctx context.Context, a *command.App, o *runOptions, input bool) error {
 	switch {
 	case a.Format.Structured() && !o.detach:
 		return errors.New("-o needs -d, since it prints pods that are left running")
 	case input && o.auth.PasswordStdin:
 		return errors.New("standard input cannot be both the password and what the pod gets")
 	}
-	return o.auth.Read(a.In)
+	return o.auth.Read(a.Input(ctx))
 }
 
 // runImage runs a container of an image.
@@ -174,7 +174,7 @@ func runImage(a *command.App, cmd *cobra.Command, image string, args []string, o
 	case attached && pod.TTY && pod.Stdin && !streaming.IsTerminal(a.In):
 		return wrong(errNoTerminal)
 	}
-	if err := checkRun(a, o, attached && pod.Stdin); err != nil {
+	if err := checkRun(cmd.Context(), a, o, attached && pod.Stdin); err != nil {
 		return wrong(err)
 	}
 	documents, err := pod.Documents(o.Name, image, args, o.detach)
@@ -255,7 +255,9 @@ func runPods(ctx context.Context, a *command.App, documents *manifest.Documents,
 		return table.Document(a.Out, a.Format, started)
 	}
 	for _, pod := range started {
-		fmt.Fprintln(a.Out, pod.ID)
+		if _, err := fmt.Fprintln(a.Out, pod.ID); err != nil {
+			return err
+		}
 	}
 	return nil
 }
