@@ -26,6 +26,9 @@ func Main(version string, args []string) int {
 	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	// A write to a pipe that nobody reads any more is an error, which ends the command in its usual way: pods are removed
+	// and terminals restored. Ignored, the signal would be ignored in children too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	// The second signal ends the command at once.
 	context.AfterFunc(ctx, stop)
 	return run(ctx, version, args, os.Stdin, os.Stdout, os.Stderr)

@@ -36,12 +36,39 @@ type Session struct {
 	Sizes     remotecommand.TerminalSizeQueue
 }
 
-// Run runs the session until it ends. The error is *ExitError where the command ended with another code than 0, and
-// ErrClosed where the connection ended before that.
+// OutputError means that the output of a session could not be written.
+type OutputError struct{ Err error }
+
+func (e *OutputError) Error() string { return e.Err.Error() }
+
+func (e *OutputError) Unwrap() error { return e.Err }
+
+// output is an output of a session. client-go takes what cannot be written for written, and the session would go on.
+type output struct {
+	io.Writer
+	fail context.CancelCauseFunc // ends the session
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if err != nil {
+		o.fail(&OutputError{err})
+	}
+	return n, err
+}
+
+// Run runs the session until it ends. The error is *ExitError where the command ended with another code than 0,
+// *OutputError where its output cannot be written, and ErrClosed where the connection ended before that.
 func (s *Session) Run(ctx context.Context) error {
-	err := s.stream(ctx, s.StdinEnds)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	err := s.stream(ctx, fail, s.StdinEnds)
 	if err != nil && !s.StdinEnds && httpstream.IsUpgradeFailure(err) {
-		err = s.stream(ctx, true)
+		err = s.stream(ctx, fail, true)
+	}
+	var unwritten *OutputError
+	if errors.As(context.Cause(ctx), &unwritten) {
+		return unwritten
 	}
 	var exit utilexec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
@@ -59,7 +86,7 @@ func (s *Session) Run(ctx context.Context) error {
 	return err
 }
 
-func (s *Session) stream(ctx context.Context, spdy bool) error {
+func (s *Session) stream(ctx context.Context, fail context.CancelCauseFunc, spdy bool) error {
 	address, err := s.URL(ctx)
 	if err != nil {
 		return err
@@ -82,7 +109,12 @@ func (s *Session) stream(ctx context.Context, spdy bool) error {
 	if err != nil {
 		return err
 	}
-	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{
-		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY, TerminalSizeQueue: s.Sizes,
-	})
+	options := remotecommand.StreamOptions{Stdin: s.Stdin, Tty: s.TTY, TerminalSizeQueue: s.Sizes}
+	if s.Stdout != nil {
+		options.Stdout = &output{s.Stdout, fail}
+	}
+	if s.Stderr != nil {
+		options.Stderr = &output{s.Stderr, fail}
+	}
+	return executor.StreamWithContext(ctx, options)
 }
