@@ -278,10 +278,16 @@ func terminal(t *testing.T, cmd *exec.Cmd) *typist {
 // await waits until the terminal shows a text.
 func (p *typist) await(t *testing.T, text string) {
 	t.Helper()
+	p.awaitCount(t, text, 1)
+}
+
+// awaitCount waits until the terminal shows a text so many times.
+func (p *typist) awaitCount(t *testing.T, text string, count int) {
+	t.Helper()
 	nodetest.Eventually(t, 20*time.Second, "the terminal shows "+text, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if !strings.Contains(p.out.String(), text) {
+		if strings.Count(p.out.String(), text) < count {
 			return fmt.Errorf("it shows %q", p.out.String())
 		}
 		return nil
@@ -417,4 +423,57 @@ func TestAnImageKeepsItsPodWithoutRm(t *testing.T) {
 	if code, _, complaints := typed(t, n, "--data-dir", data, "rm", "kept"); code != 0 {
 		t.Error(complaints)
 	}
+}
+
+// TestATerminalOutlivesAKillOfTheDaemon: what is typed afterwards arrives, and the exit code is the command's.
+func TestATerminalOutlivesAKillOfTheDaemon(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Start(t, node.Options{})
+	restart := func() {
+		t.Helper()
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Restart(nodetest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(cmd *exec.Cmd, want int) {
+		t.Helper()
+		ended := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+		defer ended.Stop()
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != want {
+			t.Errorf("%v, want exit code %d", err, want)
+		}
+		wantNoPod(t, n, "lasting")
+	}
+	cmd := commandLine(t, n, "run", "-it", "--name", "lasting", node.Busybox, "sh", "-c", "echo begun; exec sh")
+	p := terminal(t, cmd)
+	p.await(t, "begun")
+	for i := range 2 {
+		restart()
+		p.awaitCount(t, "attached again", i+1)
+		p.write(t, fmt.Sprintf("echo $((4%d + 2)) is it\r", i))
+		p.await(t, fmt.Sprintf("4%d is it", i+2))
+	}
+	p.write(t, "exit 5\r")
+	wait(cmd, 5)
+
+	// The container ends while the daemon is away.
+	dir := t.TempDir()
+	cmd = commandLine(t, n, "run", "-t", "--name", "lasting", "-v", dir+":/test", node.Busybox, "sh", "-c",
+		"echo begun; while [ ! -e /test/end ]; do sleep 0.1; done; exit 6")
+	p = terminal(t, cmd)
+	p.await(t, "begun")
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // usually it has ended then; if not, it ends after the restart, with the same code
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	wait(cmd, 6)
 }

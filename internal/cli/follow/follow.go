@@ -23,14 +23,16 @@ import (
 // Follower shows the logs of containers and notes how they end.
 type Follower struct {
 	Printer *logview.Printer
-	Notes   io.Writer // how containers end
+	Err     io.Writer // how containers fail, and which logs cannot be read
+	Fail    func()    // is called once the output cannot be written; it may be called again
 	Several bool      // pods: lines bear the pod's name too
 	// Plain: the output is shown as the container wrote it, and its end is noted only where there is more to say of it
 	// than its exit code.
 	Plain bool
 
-	mu      sync.Mutex // guards names
+	mu      sync.Mutex // guards names and failed
 	names   map[string]logview.Name
+	failed  error
 	workers sync.WaitGroup // logs
 }
 
@@ -65,7 +67,7 @@ func (f *Follower) Start(ctx context.Context, watch *launch.Watch, pod *launch.P
 		status, err := watch.Exited(ctx, c.ID)
 		if err != nil {
 			if connection.Code(err) != codes.NotFound && ctx.Err() == nil {
-				fmt.Fprintf(f.Notes, "container %s: %v\n", name, err)
+				fmt.Fprintf(f.Err, "container %s: %v\n", name, err)
 			}
 			return
 		}
@@ -74,24 +76,40 @@ func (f *Follower) Start(ctx context.Context, watch *launch.Watch, pod *launch.P
 		}
 		why := because(status, c)
 		if code := status.GetExitCode(); code != 0 && (why != "" || !f.Plain) {
-			fmt.Fprintf(f.Notes, "container %s ended with exit code %d%s\n", name, code, why)
+			fmt.Fprintf(f.Err, "container %s ended with exit code %d%s\n", name, code, why)
 		}
 	})
 	// Opened now: a pod that fails is removed with its logs.
 	log, err := crilog.Open(c.LogPath, crilog.Options{Tail: -1, Follow: true, Ended: ended,
-		Bad: func(err error) { fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err) }})
+		Bad: func(err error) { fmt.Fprintf(f.Err, "log of %s: %v\n", name, err) }})
 	if err != nil {
-		fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err)
+		fmt.Fprintf(f.Err, "log of %s: %v\n", name, err)
 		return
 	}
 	f.workers.Go(func() {
 		defer log.Close()
+		unwritten := false
 		if err := log.Run(ctx, func(line *crilog.Line) error {
-			return f.Printer.Print(label, line)
-		}); err != nil && ctx.Err() == nil {
-			fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err)
+			err := f.Printer.Print(label, line)
+			if err != nil {
+				unwritten = true
+				f.fail(err)
+			}
+			return err
+		}); err != nil && ctx.Err() == nil && !unwritten {
+			fmt.Fprintf(f.Err, "log of %s: %v\n", name, err)
 		}
 	})
+}
+
+// fail notes that the output cannot be written.
+func (f *Follower) fail(err error) {
+	f.mu.Lock()
+	if f.failed == nil {
+		f.failed = err
+	}
+	f.mu.Unlock()
+	f.Fail()
 }
 
 // maxMessage is how much of a container's message is shown, in bytes: the limit of a kubelet.
@@ -119,5 +137,11 @@ func because(status *cri.ContainerStatus, c *launch.Container) string {
 	return ""
 }
 
-// Wait waits for the logs. Containers that are not removed must have ended.
-func (f *Follower) Wait() { f.workers.Wait() }
+// Wait waits for the logs. Containers that are not removed must have ended. The error is the first of those with which
+// the output could not be written.
+func (f *Follower) Wait() error {
+	f.workers.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}

@@ -1,6 +1,7 @@
 package play
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,11 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 	// The watch and the logs outlive Ctrl-C: they show how the pods end.
 	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatch()
-	p.follower = &follow.Follower{Printer: p.Printer, Notes: p.Notes, Several: documents.Several(), Plain: p.Plain}
+	// Output that cannot be written ends the run, as Ctrl-C does.
+	run, endRun := context.WithCancel(ctx)
+	defer endRun()
+	p.follower = &follow.Follower{Printer: p.Printer, Err: p.Err, Fail: endRun, Several: documents.Several(),
+		Plain: p.Plain}
 	launcher := &launch.Launcher{
 		Runtime: p.Conn.Runtime, Images: p.Conn.Images, Store: p.Store, Host: host,
 		Watch: launch.NewWatch(watchCtx, p.Conn.Runtime), Pull: p.Pull,
@@ -78,7 +83,7 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 	case p.Detach:
 	case p.Join != nil && p.Join.TTY:
 		launcher.Begin = func(ctx context.Context, c *launch.Container) error {
-			return p.Join.start(ctx, watchCtx, p.Conn, launcher.Watch, c)
+			return p.Join.start(ctx, watchCtx, p.Conn, launcher.Watch, c, endRun)
 		}
 	default:
 		launcher.Started = func(pod *launch.Pod, c *launch.Container) {
@@ -95,7 +100,10 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 	if err := p.makeRoom(ctx, documents.Groups); err != nil {
 		return nil, err
 	}
-	code, err := p.runGroups(ctx, documents.Groups)
+	code, err := p.runGroups(run, documents.Groups)
+	if run.Err() != nil && ctx.Err() == nil {
+		err = nil // the reason is with the follower, or with Join
+	}
 	if err == nil && ctx.Err() == nil {
 		err = p.Join.wait() // while the container is there
 	}
@@ -103,8 +111,12 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 		if ctx.Err() != nil {
 			fmt.Fprintln(p.Notes, "stopping; once more ends this command at once")
 		}
-		err = errors.Join(p.told(err), p.end(ctx), p.Join.wait())
-		p.follower.Wait()
+		ended := p.end(ctx)
+		err = errors.Join(p.told(err), ended, p.Join.wait())
+		if unwritten := p.follower.Wait(); unwritten != nil {
+			// It comes before the exit code of a container, and after a pod that is left.
+			err = cmp.Or(ended, unwritten)
+		}
 	}
 	switch {
 	case err != nil:

@@ -166,6 +166,12 @@ func session(ctx context.Context, a *command.App, stdin, tty bool, detach func()
 	terminal := streaming.IsTerminal(a.In)
 	if stdin {
 		s.Stdin = a.In
+		if terminal { // what is typed after this session is for the next one
+			var end context.CancelFunc
+			ctx, end = context.WithCancel(ctx)
+			defer end()
+			s.Stdin = a.Input(ctx)
+		}
 		s.StdinEnds = !terminal || !tty
 	}
 	if tty && stdin && !terminal && detach == nil {
@@ -179,7 +185,7 @@ func session(ctx context.Context, a *command.App, stdin, tty bool, detach func()
 		defer raw.Restore()
 		s.Sizes = raw
 		if detach != nil {
-			s.Stdin = &streaming.DetachReader{Reader: a.In, Detach: detach}
+			s.Stdin = &streaming.DetachReader{Reader: s.Stdin, Detach: detach}
 		}
 	}
 	return s.Run(ctx)
