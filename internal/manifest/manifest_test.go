@@ -183,6 +183,9 @@ func TestBadManifestsAreRefused(t *testing.T) {
 			"volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]\n"), "volumeMounts[0].subPath: not supported"},
 		{"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {volumeMode: Block}\n", "spec.volumeMode"},
 		{withSpec(one + "hostUsers: false\nhostNetwork: true\n"), "spec.hostUsers"},
+		{withSpec(one + "  securityContext: {procMount: Unmasked}\n"),
+			"spec.containers[0].securityContext.procMount: hostUsers must be false to use Unmasked"},
+		{withSpec(one + "  securityContext: {procMount: Unmasked}\nhostUsers: true\n"), "hostUsers must be false"},
 		{withSpec(one + "restartPolicy: Sometimes\n"), "spec.restartPolicy"},
 		{withSpec(one + "  livenessProbe: {periodSeconds: 3}\n"), "spec.containers[0].livenessProbe: has one of"},
 		{withSpec(one + "  livenessProbe: {httpGet: {port: web}}\n"),
@@ -385,7 +388,8 @@ securityContext: {runAsUser: 5, runAsGroup: 6, supplementalGroups: [10], fsGroup
 		privileged.MaskedPaths != nil {
 		t.Errorf("privileged: %v", privileged)
 	}
-	unmasked := translate(t, decode(t, one+"  securityContext: {procMount: Unmasked}\n")).Linux.SecurityContext
+	unmasked := translate(t, decode(t, one+
+		"  securityContext: {procMount: Unmasked}\nhostUsers: false\n")).Linux.SecurityContext
 	if unmasked.MaskedPaths != nil {
 		t.Errorf("unmasked: %v", unmasked)
 	}

@@ -320,6 +320,9 @@ func (c *checks) container(field string, ctr *corev1.Container, spec *corev1.Pod
 	c.mounts(field, ctr, volumes)
 	c.resources(field+".resources", &ctr.Resources)
 	security := security(ctr)
+	if p := security.ProcMount; p != nil && *p == corev1.UnmaskedProcMount && (spec.HostUsers == nil || *spec.HostUsers) {
+		c.add(field+".securityContext.procMount", "hostUsers must be false to use Unmasked") // as the API server says it
+	}
 	c.id(field+".securityContext.runAsUser", security.RunAsUser)
 	c.id(field+".securityContext.runAsGroup", security.RunAsGroup)
 	c.profiles(field+".securityContext", security.SeccompProfile, security.AppArmorProfile)
