@@ -261,9 +261,16 @@ func dress(flags int, o Options) error {
 	// In an order that is always the same: some sysctls change others.
 	for _, key := range slices.Sorted(maps.Keys(o.Sysctls)) {
 		value := o.Sysctls[key]
-		if err := WriteSysctl(sysctlPath(key), value); err != nil {
-			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		err := WriteSysctl(sysctlPath(key), value)
+		if o.User != nil && errors.Is(err, os.ErrPermission) {
+			err = o.User.asRoot(func() error { return WriteSysctl(sysctlPath(key), value) })
+		}
+		if err != nil {
+			switch {
+			case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 				err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+			case errors.Is(err, os.ErrPermission): // a read-only one, or one that this kernel has for the node alone
+				err = fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
 			}
 			return fmt.Errorf("set sysctl %s to %q: %w", key, value, err)
 		}

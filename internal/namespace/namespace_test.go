@@ -239,6 +239,25 @@ func TestALimitOfNamespacesIsNotToldAsAFullDisk(t *testing.T) {
 	}
 }
 
+// TestASysctlThatNobodyMayWriteIsRefused, and the error names it. It was seen to have no class.
+func TestASysctlThatNobodyMayWriteIsRefused(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	ids := []model.IDMapping{{ContainerID: 0, HostID: 200000, Length: 65536}}
+	for name, user := range map[string]*UserMappings{"the node's users": nil, "its own users": {UIDs: ids, GIDs: ids}} {
+		t.Run(name, func(t *testing.T) {
+			const readonly = "net.ipv4.tcp_available_congestion_control"
+			err := Set{Dir: filepath.Join(t.TempDir(), "ns")}.Create(Options{
+				Kinds: []Kind{Network}, User: user, Sysctls: map[string]string{readonly: "reno"},
+			})
+			if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), readonly) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// TestAUserNamespaceOwnsTheOthers: sysctls of each kind can be written, also those of IPC, which the kernel lets only
+// the root of the owning user namespace write. They were seen to fail with "permission denied".
 func TestAUserNamespaceOwnsTheOthers(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
@@ -247,7 +266,13 @@ func TestAUserNamespaceOwnsTheOthers(t *testing.T) {
 		Kinds:    []Kind{Network, IPC, UTS},
 		User:     &UserMappings{UIDs: ids, GIDs: ids},
 		Hostname: "a-pod",
-		Sysctls:  map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"},
+		Sysctls: map[string]string{
+			"net.ipv4.ip_unprivileged_port_start": "80",
+			"kernel.domainname":                   "a-domain",
+			"kernel.shm_rmid_forced":              "1",
+			"kernel.sem":                          "100 2000 50 60",
+			"fs.mqueue.msg_max":                   "20",
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/coredump"
 	"berth/internal/model"
 	"berth/internal/throwaway"
 )
@@ -98,6 +99,29 @@ func (s Set) createOwned(flags int, o Options) error {
 		}
 		return dress(flags, o)
 	})
+}
+
+// asRoot runs f with the effective user ID of the user namespace's root, which is the only one that Linux since 6.9 lets
+// write the sysctls of an IPC namespace; those of other namespaces are for the node's root. The calling thread is a
+// throwaway one. Its effective capabilities go with the ID and come back with it.
+func (u *UserMappings) asRoot(f func() error) error {
+	uid, ok := model.HostID(u.UIDs, 0)
+	if !ok {
+		return fmt.Errorf("the user namespace has no root: %w", os.ErrPermission)
+	}
+	if err := setEffectiveUser(uid); err != nil {
+		return err
+	}
+	return errors.Join(f(), setEffectiveUser(0), coredump.Forbid()) // core files: the kernel allows them with another ID
+}
+
+// setEffectiveUser is about the calling thread alone, where syscall.Setresuid is about the whole process.
+func setEffectiveUser(uid uint32) error {
+	const same = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(uid), same); errno != 0 {
+		return os.NewSyscallError("setresuid", errno)
+	}
+	return nil
 }
 
 // giveQueues gives the root of the calling thread's mqueue file system to the user namespace's root. It is the node's,

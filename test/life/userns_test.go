@@ -84,6 +84,22 @@ func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
 	}
 }
 
+// TestAPodWithAUserNamespaceHasSysctls of its network, its IPC and its host name: the kernel lets the node's root write
+// some of them, and only the root of the pod the others. Those of IPC were seen to fail with "permission denied".
+func TestAPodWithAUserNamespaceHasSysctls(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime with user namespaces")
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{UsernsOptions: userNamespace(200000, 65536)}),
+		func(c *cri.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "fs.mqueue.msg_max": "20",
+				"net.ipv4.ip_unprivileged_port_start": "7"}
+		})
+	got := p.Run().Sh("cd /proc/sys; cat kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start")
+	if got != "1\n20\n7" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Volumes on NFS are those that users meet; procfs cannot be mapped either.
 func TestAVolumeWhoseOwnersCannotBeMappedIsToldSo(t *testing.T) {
 	n := nodetest.Shared(t)
