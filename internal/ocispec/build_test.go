@@ -388,7 +388,8 @@ func TestMountsReplaceOursAndParentsComeFirst(t *testing.T) {
 	if at["/a"] > at["/a/b/c"] || at["/dev"] > at["/dev/pts"] || at["/sys"] > at["/sys/fs/cgroup"] {
 		t.Errorf("children before parents: %v", at)
 	}
-	if m := mounts[at["/a"]]; !slices.Equal(m.Options, []string{"rbind", "rprivate", "ro"}) {
+	// What the machine's mount of the directory has comes after these.
+	if m := mounts[at["/a"]]; !slices.Equal(m.Options[:min(3, len(m.Options))], []string{"rbind", "rprivate", "ro"}) {
 		t.Errorf("read-only mount has options %q", m.Options)
 	}
 	if m := mounts[at["/sys/fs/cgroup"]]; m.Type != "bind" || !slices.Contains(m.Options, "rro") {

@@ -226,17 +226,19 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		return out, invalid("the container's root cannot be a mount")
 	}
 	readonly := m.Readonly
+	var source hostpath.Resolved
 	var err error
 	if m.Image != nil {
 		readonly = true
-		out.Source, err = b.imageSource(m)
+		source.Path, err = b.imageSource(m)
 	} else {
-		out.Source, err = hostSource(m.HostPath, b.mayCreate(m.HostPath))
+		source, err = hostSource(m.HostPath, b.mayCreate(m.HostPath))
 	}
 	if err != nil {
 		return out, err
 	}
-	propagation, err := b.propagation(m, out.Source)
+	out.Source = source.Path
+	propagation, err := b.propagation(m, source)
 	if err != nil {
 		return out, err
 	}
@@ -252,8 +254,14 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		out.Options = append(out.Options, "ro")
 	}
 	// Without an option the mount keeps what the host's has: that it is read-only, nosuid, nodev or noexec, as the
-	// administrator or the mountOptions of a PersistentVolume have it. The option rw would take all of that away.
+	// administrator or the mountOptions of a PersistentVolume have it. Any option takes all of that away, but for what
+	// is an option itself.
 	out.Options = append(out.Options, m.Options...)
+	if m.Image == nil && (readonly || len(m.Options) > 0) {
+		if out.Options, err = keepOptions(out.Options, source); err != nil {
+			return out, err
+		}
+	}
 	isMapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0
 	if m.Image != nil && isMapped {
 		// The image is mounted on the host with its pod's mapping, and the kernel maps no mount twice.
@@ -298,9 +306,9 @@ func (b *builder) mayCreate(host string) bool {
 
 // hostSource follows the links of a host path. Where nothing is there, a directory is made if create is set;
 // else that is an error.
-func hostSource(host string, create bool) (string, error) {
+func hostSource(host string, create bool) (hostpath.Resolved, error) {
 	if !filepath.IsAbs(host) || strings.ContainsRune(host, 0) {
-		return "", invalid("host path %q is not absolute", host)
+		return hostpath.Resolved{}, invalid("host path %q is not absolute", host)
 	}
 	source, err := hostpath.Resolve(host)
 	if errors.Is(err, os.ErrNotExist) && create {
@@ -308,13 +316,29 @@ func hostSource(host string, create bool) (string, error) {
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "", invalid("host path %s does not exist", host)
+		return source, invalid("host path %s does not exist", host)
 	case errdefs.IsUnavailable(err):
-		return "", fmt.Errorf("host path %s: %w", host, err)
+		return source, fmt.Errorf("host path %s: %w", host, err)
 	case err != nil:
-		return "", unable("host path %s: %v", host, err)
+		return source, unable("host path %s: %v", host, err)
 	}
-	return source.Path, nil
+	return source, nil
+}
+
+// keepOptions adds to the options of a mount those by which the host's own mount of the source allows less. They are
+// looked up in the table of mounts: statfs(2) would ask a file system that may not answer.
+func keepOptions(options []string, source hostpath.Resolved) ([]string, error) {
+	on, err := mountOf(source)
+	if err != nil {
+		return nil, err
+	}
+	for option := range strings.SplitSeq(on.Options, ",") {
+		if slices.Contains([]string{"ro", "nosuid", "nodev", "noexec", "nosymfollow"}, option) &&
+			!slices.Contains(options, option) {
+			options = append(options, option)
+		}
+	}
+	return options, nil
 }
 
 // imageSource is where an image is mounted on the host, or a path in it, whose links stay in the image.
@@ -354,7 +378,7 @@ func (b *builder) checkImageMappings(m *model.Mount) error {
 
 // propagation is the mount option, and sets the propagation of the container's root that goes with it. Mounts can only
 // spread where the host's mount is shared (or, from the host alone, a slave of one).
-func (b *builder) propagation(m *model.Mount, source string) (string, error) {
+func (b *builder) propagation(m *model.Mount, source hostpath.Resolved) (string, error) {
 	switch m.Propagation {
 	case model.PropagationPrivate, "":
 		return "rprivate", nil
@@ -362,25 +386,25 @@ func (b *builder) propagation(m *model.Mount, source string) (string, error) {
 	default:
 		return "", invalid("propagation %q is unknown", m.Propagation)
 	}
-	at, optional, err := mountOf(source)
+	on, err := mountOf(source)
 	if err != nil {
 		return "", err
 	}
-	fields := strings.Fields(optional)
+	fields := strings.Fields(on.Optional)
 	shared := slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, "shared:") })
 	slave := slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, "master:") })
 	root := &b.spec.Linux.RootfsPropagation
 	if m.Propagation == model.PropagationBidirectional {
 		if !shared {
 			return "", unable("host path %s is on the mount %s, which is not shared: bidirectional propagation needs that",
-				source, at)
+				source.Path, on.Mountpoint)
 		}
 		*root = "rshared"
 		return "rshared", nil
 	}
 	if !shared && !slave {
 		return "", unable("host path %s is on the mount %s, which is neither shared nor a slave: propagation from the host "+
-			"needs that", source, at)
+			"needs that", source.Path, on.Mountpoint)
 	}
 	if *root != "rshared" {
 		*root = "rslave"
@@ -388,41 +412,37 @@ func (b *builder) propagation(m *model.Mount, source string) (string, error) {
 	return "rslave", nil
 }
 
-// mountOf is the mount point that a path is on, and the optional fields of its line in mountinfo.
-func mountOf(p string) (at, optional string, err error) {
-	resolved, err := hostpath.Resolve(p)
-	if err != nil {
-		return "", "", fmt.Errorf("host path %s: %w", p, err)
-	}
-	if resolved.Mount == 0 { // before Linux 5.8
-		return mountAbove(p)
-	}
+// mountOf is the mount that a path is on, as in mountinfo.
+func mountOf(source hostpath.Resolved) (on *mountinfo.Info, err error) {
 	// The node's own mount may have become another than the one that is seen here. In Berth's directories it is not what
 	// the container gets.
-	if mountns.Node() != nil && !mountns.Own(resolved.Path) {
-		err := mountns.OnNode(func() (err error) {
-			at, optional, err = mountAbove(resolved.Path)
+	switch {
+	case source.Mount == 0: // before Linux 5.8
+		on, err = mountns.Above(source.Path)
+	case mountns.Node() != nil && !mountns.Own(source.Path):
+		err = mountns.OnNode(func() (err error) {
+			on, err = mountns.Above(source.Path)
 			return err
 		})
-		return at, optional, err
+	default:
+		on, err = mountOfID(source.Mount)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("host path %s: %w", source.Path, err)
+	}
+	return on, nil
+}
+
+func mountOfID(id uint64) (*mountinfo.Info, error) {
 	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		match := strconv.Itoa(m.ID) == strconv.FormatUint(resolved.Mount, 10)
+		match := strconv.Itoa(m.ID) == strconv.FormatUint(id, 10)
 		return !match, match
 	})
 	if err != nil {
-		return "", "", fmt.Errorf("host path %s: %w", p, err)
+		return nil, err
 	}
 	if len(found) == 0 {
-		return "", "", unable("host path %s is on no mount that this process sees", p)
+		return nil, unable("it is on no mount that this process sees")
 	}
-	return found[0].Mountpoint, found[0].Optional, nil
-}
-
-func mountAbove(p string) (at, optional string, err error) {
-	on, err := mountns.Above(p)
-	if err != nil {
-		return "", "", fmt.Errorf("host path %s: %w", p, err)
-	}
-	return on.Mountpoint, on.Optional, nil
+	return found[0], nil
 }
