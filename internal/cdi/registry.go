@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
+	raw "tags.cncf.io/container-device-interface/specs-go"
 )
 
 // DefaultDirs are searched where nobody names others. What is in a later one wins.
@@ -163,16 +165,34 @@ func (r *Registry) Devices(kind string) (devices []Device, problems []string) {
 			continue
 		}
 		one := Device{Name: name}
-		for _, node := range slices.Concat(d.GetSpec().ContainerEdits.DeviceNodes, d.ContainerEdits.DeviceNodes) {
-			host := node.HostPath
-			if host == "" {
-				host = node.Path
-			}
-			one.Nodes = append(one.Nodes, host)
+		for _, node := range nodes(d) {
+			one.Nodes = append(one.Nodes, cmp.Or(node.HostPath, node.Path))
 		}
 		devices = append(devices, one)
 	}
 	return devices, r.broken()
+}
+
+// nodes are the device nodes of a device, those of all devices of its file included.
+func nodes(d *cdi.Device) []*raw.DeviceNode {
+	return slices.Concat(d.GetSpec().ContainerEdits.DeviceNodes, d.ContainerEdits.DeviceNodes)
+}
+
+// HostPaths are the paths on the host of the device nodes that Inject has added, by those in the container.
+func (r *Registry) HostPaths(names []string) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	paths := map[string]string{}
+	for _, name := range names {
+		d := r.cache.GetDevice(name)
+		if d == nil {
+			continue // its file went away meanwhile
+		}
+		for _, node := range nodes(d) {
+			paths[node.Path] = cmp.Or(node.HostPath, node.Path)
+		}
+	}
+	return paths
 }
 
 // Dirs are the directories of the registry.

@@ -9,16 +9,17 @@ import (
 )
 
 // InjectCDI adds CDI devices to a specification that is built already. dirs are where their files are.
-func InjectCDI(spec *specs.Spec, dirs, names []string) error {
-	if err := cdi.Open(dirs).Inject(spec, names); err != nil {
-		return unable("CDI devices: %v", err)
+func InjectCDI(spec *specs.Spec, dirs, names []string) (warnings []string, err error) {
+	registry := cdi.Open(dirs)
+	if err := registry.Inject(spec, names); err != nil {
+		return nil, unable("CDI devices: %v", err)
 	}
 	for _, gid := range spec.Process.User.AdditionalGids {
 		if gid > MaxID {
-			return invalid("CDI devices: additional group %d is not a number from 0 to %d", gid, MaxID)
+			return nil, invalid("CDI devices: additional group %d is not a number from 0 to %d", gid, MaxID)
 		}
 	}
-	return nil
+	return bindDevices(spec, registry.HostPaths(names))
 }
 
 // Fit makes a specification that plugins have changed one that this node can start: hooks have an environment of

@@ -62,6 +62,7 @@ func Build(ctx context.Context, in Input) (*Output, error) {
 		b.annotations,
 		func() error { return b.waiting("CDI devices", b.cdi) },
 		b.deviceOwners,
+		func() error { return b.waiting("devices", b.bindDevices) },
 		b.hooks,
 	} {
 		if err := step(); err != nil {
@@ -81,6 +82,8 @@ type builder struct {
 
 	// brought are annotations of Input.Edits.
 	brought map[string]string
+	// sources are the paths that devices have on the host, by those in the container.
+	sources map[string]string
 
 	spec     *specs.Spec
 	who      model.User

@@ -6,11 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/model"
 )
@@ -141,5 +144,52 @@ func TestADefaultDeviceYieldsToTheContainersOwn(t *testing.T) {
 	if len(out.Spec.Linux.Devices) != 1 || out.Spec.Linux.Devices[0].Minor != 5 || len(rules) != 2 ||
 		*rules[1].Minor != 5 {
 		t.Errorf("devices %+v, rules %+v", out.Spec.Linux.Devices, rules)
+	}
+}
+
+// TestADeviceOfAUserNamespaceIsTheHosts: a mount where its path differs, and with a warning where it cannot have the
+// owner that it should have.
+func TestADeviceOfAUserNamespaceIsTheHosts(t *testing.T) {
+	asroot.Need(t, "device nodes")
+	dir := t.TempDir()
+	own := filepath.Join(dir, "own")
+	must(t, unix.Mknod(own, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))))
+	write(t, filepath.Join(dir, "vendor.json"), `{"cdiVersion":"0.6.0","kind":"vendor.com/gpu","devices":[
+		{"name":"0","containerEdits":{"deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/zero"},{"path":"/dev/full"}]}},
+		{"name":"none","containerEdits":{"deviceNodes":[{"path":"/dev/no-such","type":"c","major":1,"minor":5}]}}]}`)
+	ids := []model.IDMapping{{HostID: 200000, Length: 65536}}
+	in := input(t)
+	in.Container.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids, GIDs: ids}
+	in.Container.Devices = []model.Device{
+		{HostPath: own, ContainerPath: "/dev/mine", Permissions: "r"}, {HostPath: "/dev/null", ContainerPath: "/x"},
+	}
+	in.Handler.Devices = []model.Device{{HostPath: "/dev/random", ContainerPath: "/dev/given", Permissions: "r"}}
+	in.Handler.DeviceOwnership = true
+	in.Container.Security.RunAsUser = new(int64(7))
+	in.Handler.CDISpecDirs = []string{dir}
+	in.Container.CDIDevices = []string{"vendor.com/gpu=0"}
+	out := build(t, in)
+	if d := out.Spec.Linux.Devices; len(d) != 1 || d[0].Path != "/dev/full" {
+		t.Errorf("devices %+v", d)
+	}
+	if len(out.Spec.Linux.Resources.Devices) != 6 {
+		t.Errorf("rules %+v", out.Spec.Linux.Resources.Devices)
+	}
+	for at, source := range map[string]string{
+		"/dev/mine": own, "/x": "/dev/null", "/dev/given": "/dev/random", "/dev/gpu0": "/dev/zero",
+	} {
+		if !slices.ContainsFunc(out.Spec.Mounts, func(m specs.Mount) bool {
+			return m.Destination == at && m.Source == source && slices.Equal(m.Options, []string{"bind", "rprivate"})
+		}) {
+			t.Errorf("%s is no mount of %s: %+v", at, source, out.Spec.Mounts)
+		}
+	}
+	if len(out.Warnings) != 1 || !strings.HasPrefix(out.Warnings[0], "device /dev/mine: it keeps the owner 0:0 ") {
+		t.Errorf("warnings %q", out.Warnings)
+	}
+	in.Container.CDIDevices = []string{"vendor.com/gpu=none"}
+	if _, err := Build(t.Context(), in); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "device /dev/no-such: ") {
+		t.Errorf("a device that the host does not have: %v", err)
 	}
 }

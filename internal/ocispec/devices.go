@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,13 +26,16 @@ func (b *builder) devices() error {
 	if linux.Resources == nil {
 		linux.Resources = &specs.LinuxResources{}
 	}
+	b.sources = map[string]string{}
 	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: allAccess}}
 	if b.security.Privileged && !b.in.Handler.PrivilegedWithoutHostDevices {
 		found, err := ownDevicesBelow("/dev", "/dev")
 		if err != nil {
 			return fmt.Errorf("devices of the host: %w", err)
 		}
-		linux.Devices = found
+		for _, one := range found {
+			linux.Devices = append(linux.Devices, one.LinuxDevice)
+		}
 		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
 	}
 	if b.security.Privileged && b.in.Handler.PrivilegedAllDevicesAllowed {
@@ -51,7 +55,8 @@ func (b *builder) devices() error {
 			linux.Devices = slices.DeleteFunc(linux.Devices, func(other specs.LinuxDevice) bool {
 				return other.Path == one.Path
 			})
-			linux.Devices = append(linux.Devices, one)
+			linux.Devices = append(linux.Devices, one.LinuxDevice)
+			b.sources[one.Path] = one.source
 			if !rules[0].Allow {
 				major, minor := one.Major, one.Minor
 				rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: one.Type, Major: &major, Minor: &minor,
@@ -91,8 +96,66 @@ func (b *builder) deviceOwners() error {
 	return nil
 }
 
+func (b *builder) bindDevices() error {
+	warnings, err := bindDevices(b.spec, b.sources)
+	b.warnings = append(b.warnings, warnings...)
+	return err
+}
+
+// hostDevice is a device as a container gets it.
+type hostDevice struct {
+	specs.LinuxDevice
+	source string // its path on the host, without links
+}
+
+// bindDevices: in a user namespace nobody can make a device, so that its containers get the host's own. Runtimes take
+// the path of a device in the container for the one on the host; a device of another path there becomes a mount.
+// sources are paths on the host, by those in the container. The warnings name devices that do not get their owner.
+func bindDevices(spec *specs.Spec, sources map[string]string) (warnings []string, err error) {
+	if !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+		return n.Type == specs.UserNamespace
+	}) {
+		return nil, nil
+	}
+	var same []specs.LinuxDevice
+	for _, d := range spec.Linux.Devices {
+		source := cmp.Or(sources[d.Path], d.Path)
+		n, err := hostpath.Stat(source)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("device %s: %w", d.Path, unread(err))
+		}
+		if err != nil || !n.IsDevice() || int64(n.Major) != d.Major || int64(n.Minor) != d.Minor {
+			return nil, unable("device %s: a container with a user namespace can only have a device of the host's, and %s "+
+				"is no device %d:%d", d.Path, source, d.Major, d.Minor)
+		}
+		if ownedOtherwise(&d, &n) {
+			warnings = append(warnings, fmt.Sprintf("device %s: it keeps the owner %d:%d and the mode %04o that it has on the "+
+				"host, since the container has a user namespace", d.Path, n.UID, n.GID, n.Mode&0o7777))
+		}
+		if path.Clean(source) == path.Clean(d.Path) {
+			same = append(same, d)
+			continue
+		}
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: path.Clean(d.Path), Type: "bind", Source: source,
+			Options: []string{"bind", "rprivate"}})
+	}
+	if len(same) < len(spec.Linux.Devices) {
+		spec.Linux.Devices = same
+		sortMounts(spec.Mounts)
+	}
+	return warnings, nil
+}
+
+// ownedOtherwise tells whether a device is to have another owner or mode than the host's, which not everybody may use.
+func ownedOtherwise(d *specs.LinuxDevice, host *hostpath.Node) bool {
+	const everybody = 0o666
+	return host.Mode&everybody != everybody &&
+		(d.UID != nil && *d.UID != host.UID || d.GID != nil && *d.GID != host.GID ||
+			d.FileMode != nil && uint32(d.FileMode.Perm()) != host.Mode&0o777)
+}
+
 // device is a device of the configuration: a node, a link to one, or a directory of them.
-func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
+func device(d *model.Device) ([]hostDevice, string, error) {
 	access := d.Permissions
 	if access == "" {
 		access = allAccess
@@ -134,7 +197,7 @@ func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
 	if !ok {
 		return nil, "", invalid("it is neither a device nor a directory of devices")
 	}
-	return []specs.LinuxDevice{one}, access, nil
+	return []hostDevice{one}, access, nil
 }
 
 // apart are directories below /dev that a container has of its own, and what other programs keep there.
@@ -150,13 +213,13 @@ func unread(err error) error {
 
 // devicesBelow are the devices of a directory. What is on the file system of the host's own /dev is looked at here,
 // at once.
-func devicesBelow(dir hostpath.Resolved, at string) ([]specs.LinuxDevice, error) {
+func devicesBelow(dir hostpath.Resolved, at string) ([]hostDevice, error) {
 	dev, err := hostpath.Resolve("/dev")
 	if err == nil && dev.Mount == dir.Mount && within(dir.Path, dev.Path) {
 		return ownDevicesBelow(dir.Path, at)
 	}
 	nodes, err := hostpath.DevicesBelow(dir.Path)
-	var found []specs.LinuxDevice
+	var found []hostDevice
 	for _, n := range nodes {
 		if one, ok := deviceOf(&n, path.Join(at, strings.TrimPrefix(n.Path, dir.Path))); ok {
 			found = append(found, one)
@@ -167,8 +230,8 @@ func devicesBelow(dir hostpath.Resolved, at string) ([]specs.LinuxDevice, error)
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-func ownDevicesBelow(host, at string) ([]specs.LinuxDevice, error) {
-	var found []specs.LinuxDevice
+func ownDevicesBelow(host, at string) ([]hostDevice, error) {
+	var found []hostDevice
 	err := filepath.WalkDir(host, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -196,7 +259,7 @@ func ownDevicesBelow(host, at string) ([]specs.LinuxDevice, error) {
 }
 
 // deviceNode is the device at a path of the host; ok is false where there is none.
-func deviceNode(host, at string) (d specs.LinuxDevice, ok bool, err error) {
+func deviceNode(host, at string) (d hostDevice, ok bool, err error) {
 	n, err := hostpath.Stat(host)
 	if errors.Is(err, fs.ErrNotExist) {
 		return d, false, nil
@@ -208,8 +271,8 @@ func deviceNode(host, at string) (d specs.LinuxDevice, ok bool, err error) {
 	return d, ok, nil
 }
 
-func deviceOf(n *hostpath.Node, at string) (d specs.LinuxDevice, ok bool) {
-	d = specs.LinuxDevice{Path: at, Major: int64(n.Major), Minor: int64(n.Minor)}
+func deviceOf(n *hostpath.Node, at string) (d hostDevice, ok bool) {
+	d.LinuxDevice, d.source = specs.LinuxDevice{Path: at, Major: int64(n.Major), Minor: int64(n.Minor)}, n.Path
 	switch n.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		d.Type = "b"

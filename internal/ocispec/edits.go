@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"maps"
 	"slices"
 
 	"berth/internal/cdi"
@@ -81,10 +82,12 @@ func (b *builder) cdi() error {
 			once = append(once, name)
 		}
 	}
-	if err := cdi.Open(b.in.Handler.CDISpecDirs).Inject(b.spec, once); err != nil {
+	registry := cdi.Open(b.in.Handler.CDISpecDirs)
+	if err := registry.Inject(b.spec, once); err != nil {
 		return unable("CDI devices: %v", err)
 	}
-	b.sortMounts()
+	maps.Copy(b.sources, registry.HostPaths(once))
+	sortMounts(b.spec.Mounts)
 	return b.broughtGroups()
 }
 

@@ -66,7 +66,7 @@ func (b *builder) mounts() error {
 	})
 	all = append(all, asked...)
 	b.spec.Mounts = all
-	b.sortMounts()
+	sortMounts(all)
 	return nil
 }
 
@@ -94,8 +94,8 @@ func (b *builder) addDefaults(asked []specs.Mount) ([]specs.Mount, error) {
 }
 
 // sortMounts puts parents before children, and otherwise leaves the order.
-func (b *builder) sortMounts() {
-	slices.SortStableFunc(b.spec.Mounts, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
+func sortMounts(mounts []specs.Mount) {
+	slices.SortStableFunc(mounts, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
 }
 
 func depth(p string) int {

@@ -105,7 +105,9 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 
 // inject adds CDI devices that plugins name.
 func (cr *creation) inject(spec *specs.Spec, names []string) error {
-	return ocispec.InjectCDI(spec, cr.handler.Spec.CDISpecDirs, names)
+	warnings, err := ocispec.InjectCDI(spec, cr.handler.Spec.CDISpecDirs, names)
+	cr.out.Warnings = append(cr.out.Warnings, warnings...)
+	return err
 }
 
 // blockIOClass are the limits of a class of block I/O that a plugin names.

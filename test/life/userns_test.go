@@ -100,6 +100,26 @@ func TestAPodWithAUserNamespaceHasSysctls(t *testing.T) {
 	}
 }
 
+// TestADeviceOfAPodWithAUserNamespaceHasAnotherPath in the container than on the node. Nobody can make a device there,
+// so that the container has the node's own. Its path in the container was seen to be taken for the one on the node.
+func TestADeviceOfAPodWithAUserNamespaceHasAnotherPath(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime with user namespaces")
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{UsernsOptions: userNamespace(200000, 65536)}))
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Devices = []*cri.Device{
+			{HostPath: "/dev/full", ContainerPath: "/dev/mine", Permissions: "rwm"},
+			{HostPath: "/dev/full", ContainerPath: "/other/full", Permissions: "rwm"},
+			{HostPath: "/dev/full", ContainerPath: "/dev/full", Permissions: "rwm"},
+		}
+	})
+	for _, at := range []string{"/dev/mine", "/other/full", "/dev/full"} {
+		if got := c.Sh("ls -l " + at + " | cut -c1; head -c 3 " + at + " | wc -c"); got != "c\n3" {
+			t.Errorf("%s: %q", at, got)
+		}
+	}
+}
+
 // Volumes on NFS are those that users meet; procfs cannot be mapped either.
 func TestAVolumeWhoseOwnersCannotBeMappedIsToldSo(t *testing.T) {
 	n := nodetest.Shared(t)
