@@ -65,6 +65,11 @@ func (b *builder) mounts() error {
 		return slices.ContainsFunc(asked, func(m specs.Mount) bool { return replaces(m.Destination, ours.Destination) })
 	})
 	all = append(all, asked...)
+	if b.security.Namespaces.PID == model.NamespaceNode && b.userNamespace() != nil &&
+		slices.ContainsFunc(all, func(m specs.Mount) bool { return m.Type == "proc" }) {
+		return invalid("namespaces: a container with a user namespace is in the node's PID namespace, whose /proc the " +
+			"kernel lets nobody mount there: it needs a mount of the host's /proc")
+	}
 	b.spec.Mounts = all
 	sortMounts(all)
 	return nil

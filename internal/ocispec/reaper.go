@@ -17,6 +17,7 @@ type ReaperInput struct {
 	SandboxID   string
 	Rootfs      string // a directory of its own, empty
 	Namespaces  Namespaces
+	User        *model.UserNamespace // the pod's own; nil: it has the node's
 	CgroupsPath string
 	Label       Label
 	Host        *Host // nil: Detect's
@@ -29,6 +30,16 @@ type ReaperInput struct {
 // reaperUser is the user ID of nobody in the images of Kubernetes. The reaper needs none of any user's rights.
 const reaperUser = 65535
 
+// reaperID is reaperUser, or the largest ID below it that the user namespace has.
+func reaperID(mappings []model.IDMapping) (id uint32) {
+	for _, m := range mappings {
+		if m.ContainerID <= reaperUser {
+			id = max(id, min(reaperUser, m.ContainerID+m.Length-1))
+		}
+	}
+	return id
+}
+
 // Reaper is the spec of a pod's init, for keeper.RunRequest.Reaper: a new PID namespace, nothing to write,
 // no capability and no device. Its children are the pod's orphans, which it only waits for, so it needs no right
 // to signal them.
@@ -40,12 +51,16 @@ func Reaper(in ReaperInput) (*specs.Spec, error) {
 		}
 		in.Host = host
 	}
+	user := specs.User{UID: reaperUser, GID: reaperUser}
+	if in.User != nil {
+		user = specs.User{UID: reaperID(in.User.UIDs), GID: reaperID(in.User.GIDs)}
+	}
 	score := max(-998, in.Host.MinOOMScoreAdj) // it is nearly nothing, and with it all of the pod's containers end
 	spec := &specs.Spec{
 		Version: specVersion,
 		Root:    &specs.Root{Path: in.Rootfs, Readonly: true},
 		Process: &specs.Process{
-			User:            specs.User{UID: reaperUser, GID: reaperUser},
+			User:            user,
 			Args:            []string{"reaper"},
 			Env:             []string{defaultPath},
 			Cwd:             "/",

@@ -26,3 +26,24 @@ func TestTheRuntimeOfASandboxIsToldOfThePod(t *testing.T) {
 		}
 	}
 }
+
+// TestTheReaperHasAnIDOfItsUserNamespace, which may have fewer IDs than the reaper's own.
+func TestTheReaperHasAnIDOfItsUserNamespace(t *testing.T) {
+	ids := func(mappings ...model.IDMapping) *model.UserNamespace {
+		return &model.UserNamespace{UIDs: mappings, GIDs: []model.IDMapping{{HostID: 200000, Length: 65536}}}
+	}
+	for want, user := range map[uint32]*model.UserNamespace{
+		0:     ids(model.IDMapping{HostID: 200000, Length: 1}),
+		999:   ids(model.IDMapping{HostID: 200000, Length: 1000}, model.IDMapping{ContainerID: 70000, HostID: 1, Length: 9}),
+		65534: ids(model.IDMapping{ContainerID: 65534, HostID: 5, Length: 1}, model.IDMapping{HostID: 200000, Length: 9}),
+		65535: ids(model.IDMapping{HostID: 200000, Length: 1 << 20}),
+	} {
+		spec, err := Reaper(ReaperInput{Rootfs: t.TempDir(), Host: &Host{}, User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u := spec.Process.User; u.UID != want || u.GID != reaperUser {
+			t.Errorf("%+v: user %d, group %d", user.UIDs, u.UID, u.GID)
+		}
+	}
+}

@@ -100,6 +100,39 @@ func TestAPodWithAUserNamespaceHasSysctls(t *testing.T) {
 	}
 }
 
+// TestAUserNamespaceMayBeSmall: with fewer IDs than the user of the pod's init has, whose start was seen to fail with
+// "set the group: invalid argument".
+func TestAUserNamespaceMayBeSmall(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime with user namespaces")
+	p := nodetest.RunPod(t, n,
+		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 1000)}))
+	if got := p.Run().Sh("cat /proc/self/uid_map | tr -s ' '; stat -c %u /proc/1"); got != " 0 200000 1000\n999" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestAUserNamespaceHasNoProcOfTheNodesProcesses: the kernel lets nobody mount one there. It was seen to be said by
+// StartContainer only, as "operation not permitted".
+func TestAUserNamespaceHasNoProcOfTheNodesProcesses(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime with user namespaces")
+	p := nodetest.RunPod(t, n, podNamespaces(
+		&cri.NamespaceOption{Pid: cri.NamespaceMode_NODE, UsernsOptions: userNamespace(200000, 65536)}))
+	nodes := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_NODE}
+	})
+	_, err := p.TryCreate(nodes)
+	nodetest.WantCode(t, err, codes.InvalidArgument)
+	if err != nil && !strings.Contains(err.Error(), "needs a mount of the host's /proc") {
+		t.Errorf("%v does not say what it needs", err)
+	}
+	c := p.Run(nodes, nodetest.Mounts(&cri.Mount{HostPath: "/proc", ContainerPath: "/proc"}))
+	if got, want := c.Sh("readlink /proc/self/ns/pid"), namespace(t, "self", "pid"); got != want {
+		t.Errorf("its PID namespace is %s, the node's is %s", got, want)
+	}
+}
+
 // TestADeviceOfAPodWithAUserNamespaceHasAnotherPath in the container than on the node. Nobody can make a device there,
 // so that the container has the node's own. Its path in the container was seen to be taken for the one on the node.
 func TestADeviceOfAPodWithAUserNamespaceHasAnotherPath(t *testing.T) {

@@ -28,6 +28,7 @@ const (
 	noPause   = "the first process of a pod's shared PID namespace is Berth's, with the least rights there are"
 	windows   = "InvalidArgument: this node runs Linux"
 	noOptions = "InvalidArgument: there are no options"
+	noPaths   = "if this list and the other one are empty, a container without a user namespace has the usual paths"
 )
 
 // calls are all calls, by name.
@@ -121,7 +122,7 @@ var fields = map[string]map[string]verdict{
 	"LinuxPodSandboxConfig": {
 		"cgroup_parent":    works("TestContainersLiveUnderThePodsCgroup"),
 		"security_context": works(sandboxTranslated),
-		"sysctls":          works("TestSysctlsAreThePods TestSysctlsStayInThePod"),
+		"sysctls":          works("TestSysctlsAreThePods TestSysctlsStayInThePod TestAPodWithAUserNamespaceHasSysctls"),
 		"overhead":         works(podLimits),
 		"resources":        works(podLimits + " TestLimitsOfACgroupThatTheClientMadeAreTheClients"),
 	},
@@ -140,8 +141,9 @@ var fields = map[string]map[string]verdict{
 		"seccomp_profile_path":       meaningless(noPause),
 	},
 	"NamespaceOption": {
-		"network":        works(namespacesTest),
-		"pid":            works(namespacesTest),
+		"network": works(namespacesTest),
+		"pid": works(namespacesTest + " TestAUserNamespaceHasNoProcOfTheNodesProcesses").
+			but("InvalidArgument for NODE of a container with a user namespace and without a mount of the host's /proc"),
 		"ipc":            works(namespacesTest),
 		"target_id":      works(namespacesTest),
 		"userns_options": works(userns),
@@ -237,11 +239,11 @@ var fields = map[string]map[string]verdict{
 		"image":               works("TestAnImageIsAVolume TestAnArtifactIsAVolume"),
 		"image_sub_path": works(
 			"TestAnImageIsAVolume TestAnArtifactIsAVolume TestImageMountsAreReadOnlyAndStayInTheImage"),
-		"mount_options": works("TestMountOptionsAreOnTheMount"),
+		"mount_options": works("TestMountOptionsAreOnTheMount TestAWritableMountKeepsTheOptionsOfTheHosts"),
 	},
 	"Device": {
-		"container_path": works("TestDevicesAreBroughtIn"),
-		"host_path":      works("TestDevicesAreBroughtIn"),
+		"container_path": works("TestDevicesAreBroughtIn TestADeviceOfAPodWithAUserNamespaceHasAnotherPath"),
+		"host_path":      works("TestDevicesAreBroughtIn TestADeviceOfAPodWithAUserNamespaceHasAnotherPath"),
 		"permissions":    works("TestDevicesComeWithTheirRules"),
 	},
 	"CDIDevice":            {"name": works("TestCDIDevicesAreInjected")},
@@ -277,8 +279,8 @@ var fields = map[string]map[string]verdict{
 		"supplemental_groups":        works(whoRuns + " TestUsersAreResolvedInTheImage"),
 		"supplemental_groups_policy": works("TestUsersAreResolvedInTheImage"),
 		"no_new_privs":               works("TestNoNewPrivilegesHolds"),
-		"masked_paths":               works("TestPathsAreMaskedAndReadOnly"),
-		"readonly_paths":             works("TestPathsAreMaskedAndReadOnly"),
+		"masked_paths":               works("TestPathsAreMaskedAndReadOnly").but(noPaths),
+		"readonly_paths":             works("TestPathsAreMaskedAndReadOnly").but(noPaths),
 		"seccomp":                    works("TestSeccomp"),
 		"apparmor": works("TestBadInputIsRefusedByName").
 			but("where the host has AppArmor; FailedPrecondition for a named profile where it has not"),

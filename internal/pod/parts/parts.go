@@ -242,6 +242,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 		SandboxID:   s.ID(),
 		Rootfs:      root,
 		Namespaces:  p.Dirs.NamespacePaths(&r),
+		User:        r.Config.UserNamespace(),
 		CgroupsPath: p.Cgroups.SandboxPath(r.CgroupParent, s.ID()),
 		Label:       r.Label,
 	}
