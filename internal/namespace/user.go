@@ -102,8 +102,8 @@ func (s Set) createOwned(flags int, o Options) error {
 }
 
 // asRoot runs f with the effective user ID of the user namespace's root. It is the only one that newer kernels (since
-// 50ec499b9a43) let write the sysctls of an IPC namespace; those of other namespaces are for the node's root. The calling
-// thread is a throwaway one. Its effective capabilities go with the ID and come back with it.
+// 50ec499b9a43) let write the sysctls of an IPC namespace; those of other namespaces are for the node's root. The
+// calling thread is a throwaway one. Its effective capabilities go with the ID and come back with it.
 func (u *UserMappings) asRoot(f func() error) error {
 	uid, ok := model.HostID(u.UIDs, 0)
 	if !ok {
