@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -117,7 +116,9 @@ func measure(t *testing.T, trace *tracing, prepared int) (starts, execs []counts
 			}))
 		}
 		c.Pod.Remove()
-		time.Sleep(100 * time.Millisecond) // the interface goes after the answer
+		if err := trace.rest(); err != nil { // the interface goes after the answer
+			t.Fatal(err)
+		}
 	}
 	return starts, execs
 }

@@ -19,6 +19,7 @@ import (
 type tracing struct {
 	dir     string
 	unmount func() error // of tracefs
+	pids    []int        // that it follows
 }
 
 // errNoTracing: the kernel has been built without it, or does not let this process use it.
@@ -93,6 +94,7 @@ func (t *tracing) close() error {
 
 // follow names the processes whose calls are noted: all of their threads, and what they start from now on.
 func (t *tracing) follow(pids ...int) error {
+	t.pids = pids
 	var threads []string
 	for _, pid := range pids {
 		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -111,8 +113,7 @@ func (t *tracing) during(f func() error) (map[int]map[int]int, error) {
 	if err := errors.Join(t.set("trace", ""), t.set("tracing_on", "1")); err != nil {
 		return nil, err
 	}
-	err := f()
-	time.Sleep(20 * time.Millisecond) // a process that has answered writes its record
+	err := errors.Join(f(), t.rest()) // a process that has answered writes its record
 	if err := errors.Join(err, t.set("tracing_on", "0")); err != nil {
 		return nil, err
 	}
@@ -124,6 +125,49 @@ func (t *tracing) during(f func() error) (map[int]map[int]int, error) {
 		return nil, err
 	}
 	return parse(text)
+}
+
+// rest waits until the processes have done nothing for 200 ms, for at most 20 s.
+func (t *tracing) rest() error {
+	const quiet, limit = 200 * time.Millisecond, 20 * time.Second
+	began, since, before := time.Now(), time.Now(), ""
+	for {
+		now, runs, err := activity(t.pids)
+		if err != nil {
+			return err
+		}
+		if runs || now != before {
+			since, before = time.Now(), now
+		}
+		if time.Since(since) > quiet || time.Since(began) > limit {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// activity is how much processor time processes have had, and whether one of their threads runs, or would if it had a
+// processor.
+func activity(pids []int) (times string, runs bool, err error) {
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(threads) == 0 {
+			return "", false, fmt.Errorf("process %d has no threads: %w", pid, err)
+		}
+		for _, thread := range append(threads, fmt.Sprintf("/proc/%d/stat", pid)) {
+			stat, err := os.ReadFile(thread)
+			if err != nil {
+				continue // it has ended
+			}
+			fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+			if len(fields) < 13 {
+				return "", false, fmt.Errorf("%s: %q", thread, stat)
+			}
+			runs = runs || fields[0] == "R"
+			times += fields[11] + " " + fields[12] + "\n"
+		}
+	}
+	return times, runs, nil
 }
 
 // complete is an error where the buffer was too small for all that happened.
