@@ -25,6 +25,7 @@ type population struct {
 	theirs  []node.Process  // those that test something too
 	named   map[string]bool // nodes that theirs belong to
 	network bool            // one of theirs is in our network namespace
+	tmp     string          // the command's directory of temporary files
 }
 
 // populate tells processes of the command from others. Containers have none of the command's environment:
@@ -34,7 +35,7 @@ func populate(id, tmp string) (*population, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &population{named: map[string]bool{}}
+	p := &population{named: map[string]bool{}, tmp: tmp}
 	network, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
@@ -99,6 +100,8 @@ func (p *population) made(d difference) bool {
 	switch d.kind {
 	case "network namespace": // one of the command has a process of it or is mounted, and both are told of
 		return len(p.theirs) > 0 && !slices.ContainsFunc(p.ours, func(o node.Process) bool { return o.NetNS == d.name })
+	case "loop device": // of which the content is the file's name
+		return len(p.theirs) > 0 && !strings.Contains(d.was+d.is, p.tmp+"/")
 	case "file", "mount":
 		if temporary.MatchString(d.name) {
 			return len(p.theirs) > 0
