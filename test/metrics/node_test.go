@@ -2,15 +2,16 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"k8s.io/client-go/tools/remotecommand"
@@ -36,7 +37,7 @@ func busyNode(t *testing.T, observe func(n *node.Node, address string)) (address
 	if _, err := os.Stat(filepath.Join(cniDir, "bridge")); err != nil {
 		t.Skipf("CNI plugins are needed (Debian: containernetworking-plugins): %v", err)
 	}
-	address = freeAddress(t)
+	address = nodetest.FreeAddress(t)
 	verifiers := t.TempDir()
 	if err := os.WriteFile(filepath.Join(verifiers, "anything"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -86,16 +87,6 @@ func busyNode(t *testing.T, observe func(n *node.Node, address string)) (address
 	return address
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func scrape(ctx context.Context, address string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
@@ -123,20 +114,35 @@ func TestQueriesFindTheirSeries(t *testing.T) {
 			prom = startPrometheus(t, dir, n.Dir, address)
 		}
 	})
-	text, err := scrape(nodetest.Context(t), address)
-	if err != nil {
-		t.Fatal(err)
+	// What a call has done may be counted a moment after its answer.
+	nodetest.Eventually(t, time.Minute, "the node has its metrics", func() error {
+		text, err := scrape(nodetest.Context(t), address)
+		if err != nil {
+			return err
+		}
+		if all := missing(text, queries); len(all) > 0 {
+			return errors.New(strings.Join(all, "\n"))
+		}
+		return nil
+	})
+	if prom != nil {
+		prom.check(t, queries)
 	}
+}
+
+// missing says what the metrics of a busy node lack.
+func missing(text string, queries []query) (all []string) {
+	lack := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	found := parseScrape(text)
 	has := func(s selector) bool { return slices.ContainsFunc(found, s.selects) }
 	for _, q := range queries {
 		list := parse(q.expr)
 		if len(list) == 0 {
-			t.Errorf("%s: no metric in %s", q.of, q.expr)
+			lack("%s: no metric in %s", q.of, q.expr)
 		}
 		for _, s := range list {
 			if s.name != "up" && !has(s) {
-				t.Errorf("%s: nothing is found for %+v", q.of, s)
+				lack("%s: nothing is found for %+v", q.of, s)
 			}
 		}
 	}
@@ -149,7 +155,7 @@ func TestQueriesFindTheirSeries(t *testing.T) {
 			name += "_count"
 		}
 		if !has(selector{name: name, by: d.Labels}) {
-			t.Errorf("the node has no %s with labels %v", name, d.Labels)
+			lack("the node has no %s with labels %v", name, d.Labels)
 		}
 	}
 	for _, want := range []string{
@@ -176,12 +182,10 @@ func TestQueriesFindTheirSeries(t *testing.T) {
 		if !strings.Contains(text, "\n"+want+"\n") {
 			name, _, _ := strings.Cut(want, "{")
 			name, _, _ = strings.Cut(name, " ")
-			t.Errorf("want %s, got %s", want, linesOf(text, name))
+			lack("want %s, got %s", want, linesOf(text, name))
 		}
 	}
-	if prom != nil {
-		prom.check(t, queries)
-	}
+	return all
 }
 
 func linesOf(text, name string) (list []string) {

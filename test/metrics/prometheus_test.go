@@ -45,7 +45,7 @@ scrape_configs:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &prometheus{address: freeAddress(t), output: &nodetest.Buffer{}}
+	p := &prometheus{address: nodetest.FreeAddress(t), output: &nodetest.Buffer{}}
 	cmd := exec.Command(filepath.Join(dir, "prometheus"), "--config.file="+config, "--web.listen-address="+p.address,
 		"--storage.tsdb.path="+filepath.Join(data, "prometheus"))
 	cmd.Stdout, cmd.Stderr = p.output, p.output
