@@ -175,7 +175,7 @@ type typist struct {
 
 func newTypist(ctx context.Context, t *testing.T, d *demo, root string) *typist {
 	t.Helper()
-	port, err := freePort()
+	port, err := node.Port()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (d *demo) runPod(ctx context.Context) error {
 	if l, err := net.Listen("tcp", ":"+string(match[1])); err == nil {
 		l.Close()
 	} else {
-		if d.hostPort, err = freePort(); err != nil {
+		if d.hostPort, err = node.Port(); err != nil {
 			return err
 		}
 		say(fmt.Sprintf("port %s is taken on this machine; %d does as well", match[1], d.hostPort))
@@ -133,15 +133,6 @@ func (d *demo) runPod(ctx context.Context) error {
 	}
 	d.podIP = pods[0].IPs[0]
 	return nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 func (d *demo) list(ctx context.Context) error {
@@ -237,7 +228,7 @@ func (d *demo) stats(ctx context.Context) error {
 }
 
 func (d *demo) forward(ctx context.Context) error {
-	port, err := freePort()
+	port, err := node.Port()
 	if err != nil {
 		return err
 	}

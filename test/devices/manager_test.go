@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -271,7 +270,8 @@ func TestAPluginThatHangsIsCutOff(t *testing.T) {
 	w.wantHeld("a b")
 }
 
-// TestAPluginThatHangsHurtsOnlyItsPod has a plugin hang for as long as other pods need, which is long on a busy machine.
+// TestAPluginThatHangsHurtsOnlyItsPod has a plugin hang for as long as other pods need, which is long on a busy
+// machine.
 func TestAPluginThatHangsHurtsOnlyItsPod(t *testing.T) {
 	w := startPatient(t, node.Patience(time.Minute), "")
 	hang := make(chan struct{})
@@ -415,12 +415,7 @@ func TestRunHonoursLimitsOfExtendedResources(t *testing.T) {
 }
 
 func TestMetricsTellOfDevices(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := nodetest.FreeAddress(t)
 	w := start(t, fmt.Sprintf("[metrics]\naddress = %q\n", address))
 	list := plugintest.Devices("a", "b", "c")
 	list[2].Health = pluginapi.Unhealthy

@@ -19,8 +19,8 @@ const busy = 5
 // well. What a test waits out has Lapse.
 func Patience(d time.Duration) time.Duration { return busy * Lapse(d) }
 
-// Lapse is d, or as many times d as EnvPatience says: for times that pass in a test that succeeds, such as the time that
-// a plugin has which hangs.
+// Lapse is d, or as many times d as EnvPatience says: for times that pass in a test that succeeds, such as the time
+// that a plugin has which hangs.
 func Lapse(d time.Duration) time.Duration {
 	if times, err := strconv.Atoi(os.Getenv(EnvPatience)); err == nil && times > 1 {
 		return d * time.Duration(times)

@@ -19,9 +19,9 @@ var ports struct {
 	locks []io.Closer
 }
 
-// Port is a port of this machine at which nobody listens, for a program that has to be told one. No other test is given
-// it while this process runs. It lies below the ports that the kernel gives to connections: one of those may be taken at
-// any moment.
+// Port is a port of this machine at which nobody listens, for a program that has to be told one. No other test is
+// given it while this process runs. It lies below the ports that the kernel gives to connections: one of those may be
+// taken at any moment.
 func Port() (int, error) {
 	const low = 10000
 	high := ephemeral()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -38,14 +37,7 @@ func doctorSays(t *testing.T, n *node.Node) string {
 }
 
 func TestMetricsAndDoctorTellOfPlugins(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := nodetest.FreeAddress(t)
 	n := start(t, fmt.Sprintf("[metrics]\naddress = %q\n", address))
 	if got := doctorSays(t, n); got != "good: 0 connected, others may connect at "+n.NRISocket {
 		t.Errorf("without a plugin: %s", got)
