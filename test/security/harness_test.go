@@ -391,13 +391,18 @@ func peak(t *testing.T, n *node.Node, do func()) (berthd, keeper int64) {
 	return most[0] + <-children, most[1]
 }
 
-// childrenResident is how much memory the children of a process have now, which may come and go.
+// childrenResident is how much memory the children of a process have now, which may come and go. One that has the
+// process's own command line has not begun its program yet, and its memory is that of the process.
 func childrenResident(pid int) (sum int64) {
+	own, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, task := range tasks {
 		list, _ := os.ReadFile(task)
 		for child := range strings.FieldsSeq(string(list)) {
 			statm, err := os.ReadFile("/proc/" + child + "/statm")
+			if line, _ := os.ReadFile("/proc/" + child + "/cmdline"); bytes.Equal(line, own) {
+				continue
+			}
 			if fields := strings.Fields(string(statm)); err == nil && len(fields) > 1 {
 				pages, _ := strconv.ParseInt(fields[1], 10, 64)
 				sum += pages * int64(os.Getpagesize())

@@ -2,7 +2,6 @@ package security
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"testing"
@@ -16,13 +15,12 @@ func TestMain(m *testing.M) {
 		fmt.Println("skipped: a node needs root")
 		os.Exit(0)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := node.Port()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	metricsAddress = listener.Addr().String()
-	listener.Close()
+	metricsAddress = fmt.Sprintf("127.0.0.1:%d", port)
 	nodetest.Main(m, node.Options{
 		// Debugging lines too: a test looks for secrets in the log.
 		Config: "log_level = \"debug\"\n",

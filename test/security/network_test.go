@@ -82,8 +82,9 @@ func TestCVE_2025_9074_APodReachesTheAPI(t *testing.T) {
 				t.Fatal(err)
 			}
 			ports++
-			if r, err := pod.Exec(60, "nc", "-w", "3", "-z", gateway(t, n).String(), strconv.FormatUint(port, 10)); err != nil ||
-				r.ExitCode == 0 {
+			// busybox has no nc -z.
+			r, err := pod.Exec(60, "sh", "-c", fmt.Sprintf("nc -w 3 %s %d </dev/null", gateway(t, n), port))
+			if err != nil || r.ExitCode == 0 {
 				t.Errorf("a pod reaches port %d of process %d, %v", port, own[fields[9]], err)
 			}
 		}
@@ -310,12 +311,7 @@ func TestCVE_2020_8558_APodSendsToLoopback(t *testing.T) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return nodetest.Port(t)
 }
 
 // CVE-2025-67499 (CNI's portmap with nftables): a host port of a pod took all packets to that port that passed
