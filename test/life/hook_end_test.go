@@ -68,16 +68,16 @@ func TestAHookOfARestoredContainerHasALimit(t *testing.T) {
 	checkpoint(t, n, c, archive)
 
 	p := nodetest.RunPod(t, n, hangs)
-	pids := hangingHook(t, dir, "createRuntime", `, "timeout": 1`)
+	pids := hangingHook(t, dir, "createRuntime", `, "timeout": 10`)
 	if err := p.Create(fromArchive(archive)).TryStart(); err == nil {
 		t.Error("it is restored though its hook hangs")
 	}
 	endedHook(t, pids)
-	pids = hangingHook(t, dir, "poststop", `, "timeout": 1`)
+	pids = hangingHook(t, dir, "poststop", `, "timeout": 10`)
 	r := p.Run(fromArchive(archive))
 	r.Stop(0)
-	nodetest.Eventually(t, 30e9, "the container is removed", func() error {
-		ctx, cancel := context.WithTimeout(nodetest.Context(t), 10*time.Second)
+	nodetest.Eventually(t, 60e9, "the container is removed", func() error {
+		ctx, cancel := context.WithTimeout(nodetest.Context(t), time.Minute)
 		defer cancel()
 		_, err := n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: r.ID})
 		return err
@@ -151,7 +151,7 @@ func TestAHookThatHangsKeepsNoOrphans(t *testing.T) {
 	p := nodetest.RunPod(t, n, hangs)
 	for _, stage := range []string{"createRuntime", "poststart", "poststop"} {
 		t.Run(stage, func(t *testing.T) {
-			pids := hangingHook(t, dir, stage, `, "timeout": 30`)
+			pids := hangingHook(t, dir, stage, `, "timeout": 300`)
 			c := p.Create(sleeps)
 			ctx, cancel := context.WithCancel(nodetest.Context(t))
 			defer cancel()
