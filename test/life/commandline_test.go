@@ -215,22 +215,25 @@ func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	// Each word is said once the one before has been, by the other container.
+	// Each word is said, by the other container, once the one before is in the log.
 	words := []string{"one", "two", "three", "four", "five", "six"}
 	said := t.TempDir()
 	say := func(from int) *nodetest.Container {
 		var script strings.Builder
 		for i := from; i < len(words); i += 2 {
-			if i > 0 {
-				fmt.Fprintf(&script, "until [ -e /said/%s ]; do sleep 0.02; done; sleep 0.1; ", words[i-1])
-			}
-			fmt.Fprintf(&script, "echo %s; touch /said/%[1]s; ", words[i])
+			fmt.Fprintf(&script, "until [ -e /said/%s ]; do sleep 0.02; done; echo %[1]s; ", words[i])
 		}
 		return p.Run(nodetest.Sh(script.String()), func(c *cri.ContainerConfig) {
 			c.Mounts = append(c.Mounts, &cri.Mount{HostPath: said, ContainerPath: "/said"})
 		})
 	}
 	first, second := say(0), say(1)
+	for i, word := range words {
+		if err := os.WriteFile(filepath.Join(said, word), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		[]*nodetest.Container{first, second}[i%2].WaitLog(word)
+	}
 	for _, c := range []*nodetest.Container{first, second} {
 		if code, _, complaints := typed(t, n, "wait", c.ID); code != 0 {
 			t.Fatal(complaints)
@@ -314,6 +317,7 @@ func TestAForwardOutlivesARefusedPort(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Sh("echo page > /tmp/index.html; echo ready; exec httpd -f -p 8080 -h /tmp"))
 	c.WaitLog("ready")
+	awaitPort(t, c, "8080")
 	binaries, err := node.Binaries(nodetest.Context(t))
 	if err != nil {
 		t.Fatal(err)

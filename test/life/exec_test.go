@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -194,7 +198,7 @@ func TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
 	const script = `(trap "" PIPE
-		for i in $(seq 100); do test -e /ended && break; sleep 0.1; done
+		for i in $(seq 3000); do test -e /ended && break; sleep 0.1; done
 		echo late || echo refused >/late) &
 		echo started; exit 3`
 	for _, transport := range transports() {
@@ -326,7 +330,7 @@ func TestAnExecWhoseClientLeavesDoesNotStay(t *testing.T) {
 // ended.
 func TestAStopOfBerthdWaitsForCommandsAndThenKillsThem(t *testing.T) {
 	nodetest.BerthOnly(t, "it is about Berth's shutdown_timeout")
-	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "2s"` + "\n"})
+	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "20s"` + "\n"})
 	c := nodetest.RunPod(t, n).Run()
 	started := c.Status().StartedAt
 	command := func(name, script string) []string { return []string{"sh", "-c", "touch /" + name + "; " + script} }
@@ -344,7 +348,7 @@ func TestAStopOfBerthdWaitsForCommandsAndThenKillsThem(t *testing.T) {
 		}()
 		return ended
 	}
-	short, long := run("short", "sleep 2; exit 3"), run("long", "exec sleep 4000")
+	short, long := run("short", "until [ -e /go ]; do sleep 0.1; done; exit 3"), run("long", "exec sleep 4000")
 	sync := make(chan error, 1)
 	go func() {
 		_, err := n.Runtime.ExecSync(nodetest.Context(t),
@@ -359,7 +363,20 @@ func TestAStopOfBerthdWaitsForCommandsAndThenKillsThem(t *testing.T) {
 		}
 		return err
 	})
-	if err := n.Terminate(); err != nil {
+	ready := filepath.Join(fmt.Sprintf("/proc/%d/root", hostPID(t, c)), "go")
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.Terminate() }()
+	nodetest.Eventually(t, 10*time.Second, "berthd is stopping", func() error {
+		if conn, err := net.Dial("unix", n.Socket); err == nil {
+			conn.Close()
+			return errors.New("it accepts connections")
+		}
+		return nil
+	})
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-stopped; err != nil {
 		t.Fatal(err)
 	}
 	if got := <-short; got.err != nil || got.code != 3 {
@@ -489,6 +506,18 @@ type stuckWriter struct{ until chan struct{} }
 
 func (w *stuckWriter) Write(p []byte) (int, error) { <-w.until; return len(p), nil }
 
+// awaitPort waits until something in a container's pod listens at a port of loopback.
+func awaitPort(t *testing.T, c *nodetest.Container, port string) {
+	t.Helper()
+	nodetest.Eventually(t, 10*time.Second, "the server listens", func() error {
+		r, err := c.Exec(60, "sh", "-c", "nc -w 10 127.0.0.1 "+port+" </dev/null >/dev/null")
+		if err == nil && r.ExitCode != 0 {
+			err = fmt.Errorf("nc ends with %d", r.ExitCode)
+		}
+		return err
+	})
+}
+
 func TestAPortOfAPodIsForwarded(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
@@ -499,10 +528,7 @@ func TestAPortOfAPodIsForwarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, 10*time.Second, "the server listens", func() error {
-		_, err := c.Exec(30, "nc", "-z", "127.0.0.1", "8080")
-		return err
-	})
+	awaitPort(t, c, "8080")
 	conn := nodetest.DialPort(t, response.Url, "8080")
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
