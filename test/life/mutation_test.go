@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -58,7 +57,7 @@ func TestMutatedRequestsNeitherBreakNorLeak(t *testing.T) {
 	if limit > 0 && os.Getenv("BERTH_FUZZ_SECONDS") == "" {
 		length = 24 * time.Hour
 	}
-	address := freeAddress(t)
+	address := nodetest.FreeAddress(t)
 	n := nodetest.Start(t, node.Options{
 		// Host paths are mutated too, and may not be made.
 		Config: "create_host_paths = []\n",
@@ -141,16 +140,6 @@ func TestMutatedRequestsNeitherBreakNorLeak(t *testing.T) {
 		t.Errorf("the node's own %s is %q, and was %q (%v)", sysctl, now, hostsOwn, err)
 	}
 	nodetest.RunPod(t, n).Run().Sh("true")
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // scrape is the daemon's metrics without labels.

@@ -54,12 +54,7 @@ func wantPage(t *testing.T, address, page string) {
 // freePort is a TCP port of the machine that nobody listens on.
 func freePort(t *testing.T) int32 {
 	t.Helper()
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return int32(listener.Addr().(*net.TCPAddr).Port)
+	return int32(nodetest.Port(t))
 }
 
 // outward is an address of this machine that is neither loopback nor of a bridge of pods.
