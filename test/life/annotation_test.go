@@ -85,7 +85,8 @@ func TestAnnotationsDoNotCommandARuntime(t *testing.T) {
 			}
 		})
 	}
-	if log := n.LogTail(); !strings.Contains(log, "org.systemd.property.ExecStopPost is not passed on") {
-		t.Errorf("the log does not say why: %s", log)
+	if log, err := os.ReadFile(n.DaemonLog); !strings.Contains(string(log),
+		"org.systemd.property.ExecStopPost is not passed on") {
+		t.Errorf("the log does not say why: %v, %s", err, log)
 	}
 }

@@ -58,7 +58,10 @@ spec:
 	if all := attempts(t, n, "once"); len(all) != 1 || all[0].State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the containers are %v:\n%s", all, p.shown())
 	}
-	if _, out, _ := m.berth("exec", "once", "cat", "/data/log"); out != "start\n" {
-		t.Errorf("the program has said %q:\n%s", out, p.shown())
-	}
+	nodetest.Eventually(t, 20*time.Second, "the program has begun once", func() error {
+		if _, out, _ := m.berth("exec", "once", "cat", "/data/log"); out != "start\n" {
+			return fmt.Errorf("it has said %q:\n%s", out, p.shown())
+		}
+		return nil
+	})
 }

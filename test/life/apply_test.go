@@ -171,7 +171,13 @@ spec:
 `)
 	p.waitFor("pod default/kept-more-", 2)
 	p.waitFor(" runs at ", 3)
-	before := m.running()
+	var before []string
+	nodetest.Eventually(t, time.Minute, "all three containers run", func() error {
+		if before = m.running(); len(before) != 3 {
+			return fmt.Errorf("there are %q", before)
+		}
+		return nil
+	})
 
 	// A wrong file says what is wrong, and changes nothing. Neither does one that is empty.
 	m.write("web.yaml", strings.ReplaceAll(keptPod("kept-web", "two"), "command:", "comand:"))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -119,11 +120,10 @@ func TestConflistsThatNetworkProvidersInstall(t *testing.T) {
 			if err != nil || !strings.Contains(string(rules), fmt.Sprintf("%s:8080", address)) {
 				t.Errorf("portmap has no rule for %s: %v", address, err)
 			}
-			out, err := exec.CommandContext(t.Context(), "tc", "qdisc", "show").CombinedOutput()
-			ingoing := strings.Contains(string(out), "rate 1Mbit")
-			outgoing := strings.Contains(string(out), "rate 2Mbit")
-			if err != nil || ingoing != tc.limited || outgoing != tc.limited {
-				t.Errorf("bandwidth is limited: %v and %v, not %v: %v\n%s", ingoing, outgoing, tc.limited, err, out)
+			out := queues(t, n)
+			ingoing, outgoing := strings.Contains(out, "rate 1Mbit"), strings.Contains(out, "rate 2Mbit")
+			if ingoing != tc.limited || outgoing != tc.limited {
+				t.Errorf("bandwidth is limited: %v and %v, not %v:\n%s", ingoing, outgoing, tc.limited, out)
 			}
 			p.Remove()
 			if !strings.Contains(read("DEL.env"), p.ID) {
@@ -132,3 +132,32 @@ func TestConflistsThatNetworkProvidersInstall(t *testing.T) {
 		})
 	}
 }
+
+// queues are the queueing disciplines of the interfaces at a node's bridge, and of those that they redirect to.
+func queues(t *testing.T, n *node.Node) (all string) {
+	t.Helper()
+	show := func(what string, args ...string) string {
+		out, err := exec.CommandContext(t.Context(), "tc", append([]string{what, "show", "dev"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("tc %s show dev %v: %v: %s", what, args, err, out)
+		}
+		return string(out)
+	}
+	ports, err := os.ReadDir(filepath.Join("/sys/class/net", n.Bridge, "brif"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range ports {
+		own := show("qdisc", port.Name())
+		all += own
+		if !strings.Contains(own, "ingress") {
+			continue
+		}
+		for _, to := range redirects.FindAllStringSubmatch(show("filter", port.Name(), "parent", "ffff:"), -1) {
+			all += show("qdisc", to[1])
+		}
+	}
+	return all
+}
+
+var redirects = regexp.MustCompile(`Redirect to device (\S+?)\)`)

@@ -205,7 +205,7 @@ func TestAStopGivesGraceAndThenKills(t *testing.T) {
 	t.Run("the image's stop signal is sent", func(t *testing.T) {
 		c := p.Run(func(c *cri.ContainerConfig) { c.Image.Image, c.Command = node.StopSignal, nil })
 		c.WaitLog("ready")
-		c.Stop(10)
+		c.Stop(60)
 		if s := c.Status(); s.ExitCode != 7 {
 			t.Errorf("got %d, want 7: %s", s.ExitCode, c.Log())
 		}
@@ -216,7 +216,7 @@ func TestAStopGivesGraceAndThenKills(t *testing.T) {
 			c.Image.Image, c.StopSignal = node.StopSignal, cri.Signal_SIGNAL_SIGUSR2
 		})
 		c.WaitLog("ready")
-		c.Stop(10)
+		c.Stop(60)
 		if s := c.Status(); s.ExitCode != 8 {
 			t.Errorf("got %d, want 8", s.ExitCode)
 		}

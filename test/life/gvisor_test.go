@@ -71,20 +71,37 @@ func removeGVisor(t *testing.T, p *nodetest.Pod, root string) {
 // nothingInGVisor fails if runsc has anything of containers.
 func nothingInGVisor(t *testing.T, root string) {
 	t.Helper()
-	states, err := os.ReadDir(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range states {
-		if entry.Name() != "null-netns" {
-			t.Errorf("runsc still has %s", entry.Name())
+	nodetest.Eventually(t, 20*time.Second, "runsc has nothing of containers", func() error {
+		states, err := os.ReadDir(root)
+		if err != nil {
+			return err
 		}
-	}
-	for pid, line := range commandLines(t) {
-		if strings.Contains(line, root) {
-			t.Errorf("process %d is left: %s", pid, line)
+		for _, entry := range states {
+			if entry.Name() != "null-netns" {
+				return fmt.Errorf("it still has %s", entry.Name())
+			}
 		}
-	}
+		for pid, line := range commandLines(t) {
+			if strings.Contains(line, root) {
+				return fmt.Errorf("process %d is left: %s", pid, line)
+			}
+		}
+		return nil
+	})
+}
+
+// sees waits until a container's list of processes has each of these texts.
+func sees(t *testing.T, c *nodetest.Container, texts ...string) {
+	t.Helper()
+	nodetest.Eventually(t, 20*time.Second, "a container sees the other's processes", func() error {
+		got := c.Sh("ps -o pid,args")
+		for _, text := range texts {
+			if !strings.Contains(got, text) {
+				return fmt.Errorf("it sees %q, without %q", got, text)
+			}
+		}
+		return nil
+	})
 }
 
 // commandLines are those of all processes.
@@ -354,9 +371,7 @@ func TestGVisorContainersShareThePIDNamespaceOfTheirPod(t *testing.T) {
 	n, root := gVisor(t, withSandbox)
 	p := nodetest.RunPodHandler(t, n, "gvisor", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD}))
 	one, two := p.Run(nodetest.Sh("sleep 3601; :")), p.Run()
-	if got := two.Sh("ps -o pid,args"); !strings.Contains(got, "sleep 3601") || !strings.Contains(got, "1 /berth-init") {
-		t.Errorf("one container sees %q", got)
-	}
+	sees(t, two, "sleep 3601", "1 /berth-init")
 	left := p.Run(nodetest.Sh("setsid sleep 3602 & sleep 0.5; exit 4"))
 	if s := left.WaitExit(); s.ExitCode != 4 {
 		t.Errorf("it has ended with %d", s.ExitCode)

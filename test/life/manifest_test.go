@@ -348,7 +348,8 @@ spec:
   - name: stuck
     image: IMAGE
     command: [sh, -c, "rm -f /tmp/ill; echo begins; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
-    startupProbe: {exec: {command: [test, -e, /tmp/hooked]}, periodSeconds: 1, failureThreshold: 300, timeoutSeconds: 60}
+    startupProbe: {exec: {command: [test, -e, /tmp/hooked]}, periodSeconds: 1, failureThreshold: 300,
+      timeoutSeconds: 60}
     livenessProbe: {exec: {command: [sh, -c, "! test -e /tmp/ill"]}, periodSeconds: 1, failureThreshold: 1,
       timeoutSeconds: 60}
     lifecycle:
@@ -388,8 +389,9 @@ spec:
 		t.Errorf("the previous log is %q", got)
 	}
 	nodetest.Eventually(t, time.Minute, "the last two attempts of crash are kept", func() error {
-		response, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
-			LabelSelector: map[string]string{"io.kubernetes.pod.name": "restarted", "io.kubernetes.container.name": "crash"}}})
+		labels := map[string]string{"io.kubernetes.pod.name": "restarted", "io.kubernetes.container.name": "crash"}
+		response, err := n.Runtime.ListContainers(nodetest.Context(t),
+			&cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: labels}})
 		if err != nil {
 			return err
 		}

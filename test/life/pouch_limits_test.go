@@ -614,7 +614,7 @@ allowed_annotations = ["berth.dev/ulimits", "berth.dev/pids-limit", "berth.dev/m
 	if got := ignored(strict); !strings.Contains(got, "berth.dev/ulimits.web") {
 		t.Errorf("ignored are %s", got)
 	}
-	if log := n.LogTail(); !strings.Contains(log, "an annotation is ignored") {
-		t.Error("the log does not tell of it")
+	if log, err := os.ReadFile(n.DaemonLog); !strings.Contains(string(log), "an annotation is ignored") {
+		t.Errorf("the log does not tell of it: %v", err)
 	}
 }

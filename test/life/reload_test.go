@@ -206,8 +206,10 @@ func TestAWrongFileChangesNothing(t *testing.T) {
 	} {
 		configure(t, n, text)
 		lines := signalled(t, n, syscall.SIGHUP, "is not reloaded")
-		if l := lines[len(lines)-1]; l.Level != "ERROR" || !strings.Contains(l.Error, want) {
-			t.Errorf("for %q the log has %+v, without %q", text, l, want)
+		if !slices.ContainsFunc(lines, func(l logLine) bool {
+			return l.Level == "ERROR" && strings.Contains(l.Error, want)
+		}) {
+			t.Errorf("for %q the log has %+v, without %q", text, lines, want)
 		}
 		if got := p.Run().Sh("echo $A"); got != "" {
 			t.Errorf("after %q a container has A=%s", text, got)

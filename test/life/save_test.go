@@ -148,8 +148,8 @@ func TestASaveThatIsCutOffLeavesNothing(t *testing.T) {
 	layers := filepath.Join(n.Root, "images", "layers")
 	before := dirNames(t, layers)
 	// begun starts a save that nobody reads: the archive waits in the pipe.
-	begun := func() *exec.Cmd {
-		cmd := berth(context.Background(), "save", ref)
+	begun := func() (cmd *exec.Cmd, child int) {
+		cmd = berth(context.Background(), "save", ref)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -160,14 +160,17 @@ func TestASaveThatIsCutOffLeavesNothing(t *testing.T) {
 		if _, err := out.Read(make([]byte, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
-		nodetest.Eventually(t, 10*time.Second, "a child makes the layer", func() error { return rebuilding(1) })
-		return cmd
+		nodetest.Eventually(t, 10*time.Second, "a child makes the layer", func() error {
+			child, err = rebuilder(n)
+			return err
+		})
+		return cmd, child
 	}
-	cmd := begun()
+	cmd, child := begun()
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	nodetest.Eventually(t, 10*time.Second, "the child ends with its client", func() error { return rebuilding(0) })
-	cmd = begun()
+	nodetest.Eventually(t, 10*time.Second, "the child ends with its client", func() error { return rebuilt(child) })
+	cmd, child = begun()
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,17 +179,20 @@ func TestASaveThatIsCutOffLeavesNothing(t *testing.T) {
 	if err := n.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, 10*time.Second, "the child ends with berthd", func() error { return rebuilding(0) })
+	nodetest.Eventually(t, 10*time.Second, "the child ends with berthd", func() error { return rebuilt(child) })
 	if after := dirNames(t, layers); strings.Join(after, " ") != strings.Join(before, " ") {
 		t.Errorf("layers were %v and are %v", before, after)
 	}
 	output(t, berth(ctx, "save", "-o", filepath.Join(t.TempDir(), "x"), ref))
 	output(t, berth(ctx, "rmi", ref))
-	for _, name := range before {
-		if _, err := os.Stat(filepath.Join(layers, name)); err == nil && name != "0" {
-			t.Errorf("layer %s is still there after its image", name)
+	nodetest.Eventually(t, 20*time.Second, "the layers go with their image", func() error {
+		for _, name := range before {
+			if _, err := os.Stat(filepath.Join(layers, name)); err == nil && name != "0" {
+				return fmt.Errorf("layer %s is still there", name)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 func dirNames(t *testing.T, dir string) (names []string) {
@@ -201,20 +207,37 @@ func dirNames(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// rebuilding says whether so many children of this machine make the tar of a layer.
-func rebuilding(want int) error {
+// rebuilder is the process that makes the tar of a layer for a node, of which there has to be one.
+func rebuilder(n *node.Node) (pid int, err error) {
 	all, err := node.Processes()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	n := 0
+	parents := map[int]int{}
 	for _, p := range all {
-		if slices.Contains(p.Args, layertar.Role.Name) {
-			n++
+		parents[p.PID] = p.Parent
+	}
+	var found []int
+	for _, p := range all {
+		above := p.Parent
+		for above > 1 && above != n.PID() {
+			above = parents[above]
+		}
+		if above == n.PID() && slices.Contains(p.Args, layertar.Role.Name) {
+			found = append(found, p.PID)
 		}
 	}
-	if n != want {
-		return fmt.Errorf("%d children make a layer, want %d", n, want)
+	if len(found) != 1 {
+		return 0, fmt.Errorf("these make a layer: %v", found)
+	}
+	return found[0], nil
+}
+
+// rebuilt says whether a process that made the tar of a layer has ended.
+func rebuilt(pid int) error {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err == nil && strings.Contains(string(line), layertar.Role.Name) {
+		return fmt.Errorf("process %d makes a layer", pid)
 	}
 	return nil
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,10 +116,20 @@ func cleanUpSockets(t *testing.T) {
 	}
 	before, _ := filepath.Glob(sockets + "/*")
 	t.Cleanup(func() {
-		after, _ := filepath.Glob(sockets + "/*")
-		if len(after) > len(before) {
-			t.Errorf("sockets are left: %v", after)
-		}
+		nodetest.Eventually(t, 20*time.Second, "no socket is left of a shim that has ended", func() error {
+			after, _ := filepath.Glob(sockets + "/*")
+			for _, path := range after {
+				if slices.Contains(before, path) {
+					continue
+				}
+				if conn, err := net.Dial("unix", path); err == nil { // another package's, whose shim lives
+					conn.Close()
+				} else if !errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("there is %s", path)
+				}
+			}
+			return nil
+		})
 		for _, dir := range made {
 			_ = os.Remove(dir)
 		}
@@ -127,25 +139,28 @@ func cleanUpSockets(t *testing.T) {
 // nothingLeft fails if anything of a pod is left that the node's own end does not look for.
 func (s *shimNode) nothingLeft(t *testing.T) {
 	t.Helper()
-	for _, root := range s.roots {
-		states, _ := filepath.Glob(filepath.Join(root, "k8s.io", "*"))
-		for _, path := range states {
-			if filepath.Base(path) != "null-netns" {
-				t.Errorf("%s is left", path)
+	nodetest.Eventually(t, 20*time.Second, "nothing is left of the pod", func() error {
+		for _, root := range s.roots {
+			states, _ := filepath.Glob(filepath.Join(root, "k8s.io", "*"))
+			for _, path := range states {
+				if filepath.Base(path) != "null-netns" {
+					return fmt.Errorf("%s is left", path)
+				}
 			}
 		}
-	}
-	for _, pattern := range []string{"bundles/*", "events-*"} {
-		left, err := filepath.Glob(filepath.Join(s.State, "keeper", pattern))
-		if err != nil || len(left) > 0 {
-			t.Errorf("%v is left (%v)", left, err)
+		for _, pattern := range []string{"bundles/*", "events-*"} {
+			left, err := filepath.Glob(filepath.Join(s.State, "keeper", pattern))
+			if err != nil || len(left) > 0 {
+				return fmt.Errorf("%v is left (%w)", left, err)
+			}
 		}
-	}
-	for pid, line := range commandLines(t) {
-		if strings.Contains(line, filepath.Join(s.State, "keeper")) && strings.Contains(line, "containerd-shim") {
-			t.Errorf("process %d is left: %s", pid, line)
+		for pid, line := range commandLines(t) {
+			if strings.Contains(line, filepath.Join(s.State, "keeper")) && strings.Contains(line, "containerd-shim") {
+				return fmt.Errorf("process %d is left: %s", pid, line)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 // remove removes a pod, and fails if anything of it is left.
@@ -625,9 +640,7 @@ func TestContainersOfRuncsShimShareThePIDNamespaceOfTheirPod(t *testing.T) {
 	s := withShims(t)
 	p := nodetest.RunPodHandler(t, s.Node, "runc-shim", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD}))
 	one, two := p.Run(nodetest.Sh("sleep 3601; :")), p.Run()
-	if got := two.Sh("ps -o pid,args"); !strings.Contains(got, "sleep 3601") || !strings.Contains(got, "1 /berth-init") {
-		t.Errorf("one container sees %q", got)
-	}
+	sees(t, two, "sleep 3601", "1 /berth-init")
 	one.Stop(0)
 	if st := two.Status(); st.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the end of one container ended the other: %v", st)

@@ -543,6 +543,7 @@ func TestASnapshotterThatHangsHurtsOnlyItsImages(t *testing.T) {
 		snapshotterHangs(t, "10m", func(n *node.Node, create func() error, goOn func()) {
 			created := make(chan error, 1)
 			go func() { created <- create() }()
+			time.Sleep(time.Second) // it asks the snapshotter
 			if got := nodetest.RunPod(t, n).Run().Sh("echo on"); got != "on" {
 				t.Errorf("another pod says %q", got)
 			}

@@ -80,7 +80,7 @@ func TestAPodsStartIsTold(t *testing.T) {
 		"CreateContainer": {"mount the root file system", "build the specification"},
 		"StartContainer":  {"init", "program"},
 	} {
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for have := received.children(call); ; have = received.children(call) {
 			missing := slices.DeleteFunc(slices.Clone(want), func(name string) bool { return slices.Contains(have, name) })
 			if len(missing) == 0 {

@@ -205,9 +205,12 @@ func TestANodesCgroupRootGoesWithIt(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	if left := there(own); len(left) > 0 {
-		t.Errorf("after the last of its pods there is %v", left)
-	}
+	nodetest.Eventually(t, 20*time.Second, "the cgroup goes with the last of its pods", func() error {
+		if left := there(own); len(left) > 0 {
+			return fmt.Errorf("there is %v", left)
+		}
+		return nil
+	})
 	if err := n.Terminate(); err != nil {
 		t.Fatal(err)
 	}

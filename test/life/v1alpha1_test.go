@@ -342,9 +342,12 @@ func TestThe2016PodThatIsDeletedTakesWhatRunsAlong(t *testing.T) {
 	if _, err := d.DeletePodSandbox(nodetest.Context(t), &early.DeletePodSandboxRequest{PodSandboxId: &pod}); err != nil {
 		t.Fatal(err)
 	}
-	if exists(fmt.Sprintf("/proc/%d", pid)) {
-		t.Error("its container lives")
-	}
+	nodetest.Eventually(t, 20*time.Second, "its container is gone", func() error {
+		if exists(fmt.Sprintf("/proc/%d", pid)) {
+			return fmt.Errorf("process %d lives", pid)
+		}
+		return nil
+	})
 }
 
 func TestPodsAreSharedByTheAPIsOf2016AndOfNow(t *testing.T) {

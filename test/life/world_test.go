@@ -122,9 +122,7 @@ func TestNamespacesAreThePodsTheContainersOrTheNodes(t *testing.T) {
 		if namespace(t, hostPID(t, one), "pid") != namespace(t, hostPID(t, two), "pid") {
 			t.Error("it is not shared")
 		}
-		if got := two.Sh("ps -o args"); !strings.Contains(got, "sleep 3601") {
-			t.Errorf("one container does not see the other: %q", got)
-		}
+		sees(t, two, "sleep 3601")
 		one.Stop(0)
 		if s := two.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("the end of one container ended the other: %v %s", s.State, s.Reason)
@@ -166,9 +164,7 @@ func TestNamespacesAreThePodsTheContainersOrTheNodes(t *testing.T) {
 		if namespace(t, hostPID(t, target), "pid") != namespace(t, hostPID(t, debugger), "pid") {
 			t.Error("it is not the target's")
 		}
-		if got := debugger.Sh("ps -o args"); !strings.Contains(got, "sleep 3602") {
-			t.Errorf("the debugger sees %q", got)
-		}
+		sees(t, debugger, "sleep 3602")
 	})
 	t.Run("a target that has ended since", func(t *testing.T) {
 		p := nodetest.RunPod(t, n)
@@ -399,7 +395,7 @@ func TestASeccompProfileThatAllowsNothingEndsItsContainer(t *testing.T) {
 			c := p.Create(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
 				s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: file}
 			}))
-			ctx, cancel := context.WithTimeout(nodetest.Context(t), node.Patience(10*time.Second))
+			ctx, cancel := context.WithTimeout(nodetest.Context(t), node.Patience(12*time.Second))
 			defer cancel()
 			_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
 			if err != nil && ctx.Err() != nil {
