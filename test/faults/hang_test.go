@@ -116,7 +116,7 @@ func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatalf("berthd does not come back: %v", err)
 	}
-	if took := time.Since(began); took > node.Patience(15*time.Second) {
+	if took := time.Since(began); took > node.Patience(5*time.Second) {
 		t.Errorf("berthd was back after %v", took)
 	}
 	if out := other.Sh("echo well"); out != "well" {

@@ -83,9 +83,9 @@ func (b *breakage) mend(t *testing.T, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, 10*time.Second, "nothing uses the file system", func() error { return unix.Unmount(at, 0) })
+	nodetest.Eventually(t, 2*time.Minute, "nothing uses the file system", func() error { return unix.Unmount(at, 0) })
 	// A mount that was detached may keep the broken file system for a moment longer, and mount(8) would use its device.
-	nodetest.Eventually(t, 10*time.Second, "the file system is gone", func() error {
+	nodetest.Eventually(t, 2*time.Minute, "the file system is gone", func() error {
 		if now, err := os.ReadFile(loop); err == nil && bytes.Equal(now, backing) {
 			return fmt.Errorf("%s is still used by %s", strings.TrimSpace(string(backing)), file)
 		}

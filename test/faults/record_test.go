@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -335,9 +334,7 @@ func futureDaemon(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Minute))
-	defer cancel()
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "seccomp",
+	build := exec.CommandContext(nodetest.Building(t), "go", "build", "-buildvcs=false", "-tags", "seccomp",
 		"-ldflags", "-s -w -X main.version=future -X berth/internal/state.format=2",
 		"-o", filepath.Join(dir, "berthd"), "./cmd/berthd")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -66,11 +67,15 @@ func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 			}
 			_, err := w.Exec(60, "true")
 			nodetest.WantCode(t, err, codes.FailedPrecondition)
-			before := w.lines(t)
-			time.Sleep(200 * time.Millisecond)
-			if now := w.lines(t); now != before {
-				t.Errorf("paused, it has written lines %d to %d", before+1, now)
-			}
+			// What it wrote before may still be on its way to the log.
+			nodetest.Eventually(t, 20*time.Second, "paused, it writes no line", func() error {
+				before := w.lines(t)
+				time.Sleep(time.Second)
+				if now := w.lines(t); now != before {
+					return fmt.Errorf("it has written lines %d to %d", before+1, now)
+				}
+				return nil
+			})
 			if _, err := d.UnpauseContainer(nodetest.Context(t), &pouch.UnpauseContainerRequest{ContainerId: w.ID}); err != nil {
 				t.Fatal(err)
 			}
@@ -120,9 +125,12 @@ func TestAContainerGoesWhoseOCIRuntimeHasLostIt(t *testing.T) {
 				t.Fatalf("%d states of the container were spoilt: %v", spoilt, err)
 			}
 			p.Remove()
-			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
-				t.Error("its process lives")
-			}
+			nodetest.Eventually(t, 20*time.Second, "its process is gone", func() error {
+				if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+					return errors.New("it lives")
+				}
+				return nil
+			})
 		})
 	}
 	nothingLeft(t, n)
