@@ -25,9 +25,6 @@ type executor struct {
 	size   pod.TermSize
 }
 
-// lastWords is how long a client that has taken nothing for too long still has to take why its session has ended.
-const lastWords = 2 * time.Second
-
 func (s *Server) executor(ctx context.Context, wanted Wanted) (executor, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	return executor{ctx: ctx, end: end, server: s, wanted: wanted}, end
@@ -37,7 +34,7 @@ func (s *Server) executor(ctx context.Context, wanted Wanted) (executor, context
 // the reason behind it.
 func (e executor) giveUp() {
 	e.end(fmt.Errorf("nothing has moved on the connection for %v, the idle_timeout of streams", e.server.cfg.IdleTimeout))
-	time.AfterFunc(lastWords, func() { cutOff(e.ctx) })
+	time.AfterFunc(e.server.lastWords, func() { cutOff(e.ctx) })
 }
 
 // patientWriter waits for its client for as long as the session may be idle.

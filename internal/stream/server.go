@@ -68,6 +68,8 @@ type Server struct {
 	forwards *budget       // connections to ports of pods
 	places   places        // of clients that have brought a token
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
+	// lastWords is how long a client that has taken nothing for too long still has to take why its session has ended.
+	lastWords time.Duration
 }
 
 const (
@@ -106,6 +108,8 @@ func New(cfg Config) (*Server, error) {
 		forwards: newBudget(forwardsMost),
 		places:   places{of: map[string]int{}},
 		serving:  make(chan struct{}),
+
+		lastWords: 2 * time.Second,
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.open = &sessions{cut: s.cut, none: make(chan struct{})}

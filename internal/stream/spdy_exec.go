@@ -39,7 +39,7 @@ func (s *Server) serveSPDY(w http.ResponseWriter, req *http.Request, session exe
 	}
 	wanted := wantedStreams(session.wanted, protocol)
 	seen := map[string]bool{} // the connection's reader's
-	c := s.upgradeSPDY(w, req, s.cfg.IdleTimeout+lastWords, len(execStreams),
+	c := s.upgradeSPDY(w, req, s.cfg.IdleTimeout+s.lastWords, len(execStreams),
 		func(_ spdy.StreamId, header http.Header) (reads, ok bool) {
 			kind := header.Get(streamType)
 			if seen[kind] || !slices.Contains(execStreams, kind) {

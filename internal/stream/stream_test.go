@@ -57,7 +57,7 @@ func connect(t *testing.T, transport, address string) remotecommand.Executor {
 }
 
 func deadline(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -330,11 +330,17 @@ func TestASlowReaderLosesNothingAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// pausing is a reader that takes nothing for a while after its first bytes. client-go sends pings meanwhile, every 5 s.
-func pausing(n *int64, pause <-chan struct{}) io.Writer {
+// pausing is a reader that takes nothing for a while after its first bytes. begun is closed when these have come; nil:
+// nobody waits for that. client-go sends pings meanwhile, every 5 s.
+func pausing(n *int64, begun chan<- struct{}, pause <-chan struct{}) io.Writer {
 	var once sync.Once
 	return writerFunc(func(p []byte) (int, error) {
-		once.Do(func() { <-pause })
+		once.Do(func() {
+			if begun != nil {
+				close(begun)
+			}
+			<-pause
+		})
 		*n += int64(len(p))
 		return len(p), nil
 	})
@@ -364,7 +370,7 @@ func TestAReaderThatPausesGetsAllThatACommandWroteBeforeItEnded(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				err = e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+				err = e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, nil, pause)})
 				var exit clientexec.CodeExitError
 				if !errors.As(err, &exit) || exit.Code != 3 {
 					t.Errorf("%s, %d bytes: error %v, want exit code 3", transport, size, err)
@@ -378,27 +384,44 @@ func TestAReaderThatPausesGetsAllThatACommandWroteBeforeItEnded(t *testing.T) {
 	wg.Wait()
 }
 
+// givenUp is a host that says when the session of a command has ended.
+type givenUp struct {
+	*host
+	session chan struct{}
+}
+
+func (g givenUp) Exec(ctx context.Context, container string, opts pod.ExecOptions) (int, error) {
+	context.AfterFunc(ctx, func() { close(g.session) })
+	return g.host.Exec(ctx, container, opts)
+}
+
 // A client that takes nothing for too long finds the reason behind what it was sent, if it goes on after all.
 func TestAReaderThatTakesNothingIsTold(t *testing.T) {
 	for _, transport := range []string{"SPDY", "WebSocket v5"} {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
-			h := newHost()
-			s := start(t, Config{Runtime: h, IdleTimeout: time.Second})
+			h := givenUp{newHost(), make(chan struct{})}
+			s := start(t, Config{Runtime: h, IdleTimeout: 2 * time.Second})
+			s.lastWords = time.Minute
 			pause := make(chan struct{})
 			var n int64
 			done := make(chan error, 1)
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "cat", "/dev/zero"))
 			go func() {
-				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, nil, pause)})
 			}()
-			time.AfterFunc(2*time.Second, func() { close(pause) })
+			select {
+			case <-h.session:
+			case <-time.After(2 * time.Minute):
+				t.Error("the session goes on")
+			}
+			close(pause)
 			if err := <-done; err == nil || !strings.Contains(err.Error(), "idle_timeout") {
 				t.Errorf("error %v, want the reason", err)
 			}
 			select {
 			case <-h.ended:
-			case <-time.After(40 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Error("the command lives on")
 			}
 		})
@@ -411,16 +434,17 @@ func TestAConnectionDoesNotLingerForEver(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			t.Parallel()
 			s := start(t, Config{IdleTimeout: 3 * time.Second})
-			pause := make(chan struct{})
+			begun, pause := make(chan struct{}), make(chan struct{})
 			defer close(pause)
 			var n int64
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "head", "-c", "200000", "/dev/zero"))
-			go e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
 			began := time.Now()
+			go e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, begun, pause)})
+			<-begun
 			time.Sleep(500 * time.Millisecond) // by then the command has ended
 			select {
 			case <-s.open.end():
-			case <-time.After(30 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Error("it lingers")
 			}
 			if took := time.Since(began); took < 2*time.Second {
@@ -440,13 +464,14 @@ func TestCloseWaitsForClientsThatReadTheLast(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pause := make(chan struct{})
+			begun, pause := make(chan struct{}), make(chan struct{})
 			var n int64
 			done := make(chan error, 1)
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "head", "-c", fmt.Sprint(size), "/dev/zero"))
 			go func() {
-				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, begun, pause)})
 			}()
+			<-begun
 			time.Sleep(time.Second) // by then the command has ended
 			closed := make(chan error, 1)
 			go func() { closed <- s.Close(deadline(t)) }()
@@ -586,7 +611,7 @@ func TestASilentConnectionIsEnded(t *testing.T) {
 	for transport := range transports {
 		t.Run(transport, func(t *testing.T) {
 			h := newHost()
-			s := start(t, Config{Runtime: h, IdleTimeout: 300 * time.Millisecond})
+			s := start(t, Config{Runtime: h, IdleTimeout: 3 * time.Second})
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "sleep", "50"))
 			err := e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: io.Discard})
 			if err == nil && transport != "SPDY" { // a SPDY client takes a closed connection for success
