@@ -310,7 +310,7 @@ func TestAPluginThatWritesWithoutEndTakesNoMemory(t *testing.T) {
 
 func TestAPluginThatHangsIsEnded(t *testing.T) {
 	n := newNode(t)
-	n.script("hang", `[ $CNI_COMMAND = ADD ] && sleep 60; exit 0`)
+	n.script("hang", `[ $CNI_COMMAND = ADD ] && sleep 600; exit 0`)
 	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "hang"}`))
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -318,7 +318,7 @@ func TestAPluginThatHangsIsEnded(t *testing.T) {
 	if _, err := n.Setup(short, n.pod("p")); !errdefs.IsDeadlineExceeded(err) {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	n.nothingReserved()
@@ -566,7 +566,7 @@ func TestAPluginThatHangsIsNotWaitedForAtAStart(t *testing.T) {
 	n.script("hang", `case $CNI_COMMAND in
 ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],
 	"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
-*) [ ! -e `+hangs+` ] || sleep 60;;
+*) [ ! -e `+hangs+` ] || sleep 600;;
 esac; exit 0`)
 	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "hang", "plugins": [{"type": "hang"}]}`)
 	keep := n.pod("keep")
@@ -581,11 +581,11 @@ esac; exit 0`)
 	if _, err := n.Reconcile(ctx, []*Pod{keep}); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	n.commands()
-	short, cancel := context.WithTimeout(ctx, time.Second)
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := n.Collect(short); !errdefs.IsDeadlineExceeded(err) {
 		t.Errorf("a plugin that hangs: %v", err)

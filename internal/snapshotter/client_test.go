@@ -50,6 +50,12 @@ func (a *answers) List(_ *snapshots.ListSnapshotsRequest, s snapshots.Snapshots_
 
 func serve(t *testing.T, a *answers) *Client {
 	t.Helper()
+	return serveFor(t, a, 30*time.Second)
+}
+
+// serveFor waits for each answer for that long.
+func serveFor(t *testing.T, a *answers, timeout time.Duration) *Client {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -59,7 +65,7 @@ func serve(t *testing.T, a *answers) *Client {
 	snapshots.RegisterSnapshotsServer(server, a)
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(server.Stop)
-	c, err := New(Config{Name: "fake", Address: socket, Namespace: "of-berth", Timeout: 200 * time.Millisecond})
+	c, err := New(Config{Name: "fake", Address: socket, Namespace: "of-berth", Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,10 +152,10 @@ func TestAViewThatAnotherPullHasMadeMeanwhileIsTaken(t *testing.T) {
 
 // TestACallEndsAfterItsTimeout: the error says who did not answer.
 func TestACallEndsAfterItsTimeout(t *testing.T) {
-	c := serve(t, &answers{mounts: func(ctx context.Context) ([]*types.Mount, error) {
+	c := serveFor(t, &answers{mounts: func(ctx context.Context) ([]*types.Mount, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
-	}})
+	}}, 200*time.Millisecond)
 	_, err := c.Dirs(t.Context(), "view", "name")
 	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "snapshotter fake (") ||
 		!strings.Contains(err.Error(), "mounts of name: no answer within 200ms") {

@@ -101,7 +101,11 @@ func TestHTTPProbesHaveAKubeletsRules(t *testing.T) {
 		"error": {{Path: "/", Port: intstr.FromString("none")}},
 	} {
 		for _, action := range actions {
-			err := target.check(t.Context(), &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &action}})
+			probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &action}, TimeoutSeconds: 30}
+			if action.Path == "/slow" {
+				probe.TimeoutSeconds = 0 // a second
+			}
+			err := target.check(t.Context(), probe)
 			if got := verdict(err); got != want {
 				t.Errorf("%v: %s (%v), want %s", action, got, err, want)
 			}

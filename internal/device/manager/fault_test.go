@@ -41,7 +41,7 @@ func TestAPluginThatDiesInTheMiddleOfAnAllocation(t *testing.T) {
 }
 
 func TestAPluginThatSendsGarbage(t *testing.T) {
-	m := start(t, func(c *Config) { c.Timeout = time.Second })
+	m := start(t, func(c *Config) { c.Timeout = 5 * time.Second })
 	// Not gRPC at all.
 	l, err := net.Listen("unix", filepath.Join(m.cfg.Dir, "noise.sock"))
 	if err != nil {

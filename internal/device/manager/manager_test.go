@@ -665,7 +665,7 @@ func TestAPluginsCodesAreNotTheClients(t *testing.T) {
 }
 
 func TestAPluginThatHangsEndsWithItsDeadline(t *testing.T) {
-	m := start(t, func(c *Config) { c.Timeout = 200 * time.Millisecond })
+	m := start(t, func(c *Config) { c.Timeout = 3 * time.Second })
 	hang := make(chan struct{})
 	defer close(hang)
 	plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context,
@@ -681,7 +681,7 @@ func TestAPluginThatHangsEndsWithItsDeadline(t *testing.T) {
 	}()
 	allocate(t, m, want("q", "c", device.Ask{Container: "c", Limits: map[string]int{"vendor.com/nic": 1}}))
 	if err := <-done; !errdefs.IsDeadlineExceeded(err) ||
-		!strings.Contains(err.Error(), "Allocate: no answer within 200ms") {
+		!strings.Contains(err.Error(), "Allocate: no answer within 3s") {
 		t.Errorf("error %v", err)
 	}
 	wantShown(t, m, "a", "b")

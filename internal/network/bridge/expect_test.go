@@ -28,16 +28,18 @@ func awaitBridge(t *testing.T, name string, there bool) {
 
 // TestAnExpectedEndpointFindsTheBridge, which goes again where no endpoint comes, and is not made on a node that ends.
 func TestAnExpectedEndpointFindsTheBridge(t *testing.T) {
-	b := open(t, Config{Name: "brexp", StateDir: t.TempDir(), Linger: 300 * time.Millisecond})
+	b := open(t, Config{Name: "brexp", StateDir: t.TempDir(), Linger: 3 * time.Second})
 	b.endWait = 0
 	b.Expect(ctx)
 	awaitBridge(t, "brexp", true)
 	awaitBridge(t, "brexp", false)
+	e := Endpoint{ID: "pod", Pod: "default/pod", NetNS: testhost.Namespace(t)} // which takes a while
 	b.Expect(ctx)
 	awaitBridge(t, "brexp", true)
 	made, err := netlink.LinkByName("brexp")
 	testhost.Check(t, err)
-	attach(t, b, "pod")
+	_, err = b.Attach(ctx, e)
+	testhost.Check(t, err)
 	if now, err := netlink.LinkByName("brexp"); err != nil || now.Attrs().Index != made.Attrs().Index {
 		t.Errorf("the bridge was made again for the endpoint: %v, %v", now, err)
 	}
@@ -90,7 +92,7 @@ func cutOff(t *testing.T, cfg Config) *Bridge {
 func TestABridgeThatIsHalfBuiltGoesAgain(t *testing.T) {
 	network := func(cfg Config) string { return filepath.Join(cfg.StateDir, networkFile) }
 	t.Run("after a while", func(t *testing.T) {
-		cfg := Config{Name: "brhalf", StateDir: t.TempDir(), Linger: 500 * time.Millisecond}
+		cfg := Config{Name: "brhalf", StateDir: t.TempDir(), Linger: 3 * time.Second}
 		b := cutOff(t, cfg)
 		awaitBridge(t, cfg.Name, false)
 		testhost.Eventually(t, "the choice of the range is forgotten", func() error {

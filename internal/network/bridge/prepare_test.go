@@ -67,7 +67,7 @@ func TestAPodGetsThePreparedEndpointOfItsID(t *testing.T) {
 // TestAPreparedEndpointIsInNobodysWay: its address is for a pod that finds no other, and its bridge goes with the last
 // pod.
 func TestAPreparedEndpointIsInNobodysWay(t *testing.T) {
-	b := open(t, Config{Name: "brway", StateDir: t.TempDir(), Linger: 100 * time.Millisecond,
+	b := open(t, Config{Name: "brway", StateDir: t.TempDir(), Linger: 2 * time.Second,
 		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/29")}})
 	b.endWait = 0
 	waiting := map[string]Endpoint{}
@@ -106,7 +106,7 @@ func TestAPreparedEndpointIsInNobodysWay(t *testing.T) {
 		testhost.Check(t, b.Detach(ctx, id))
 	}
 	testhost.Eventually(t, "an address is free", func() error { return b.Prepare(ctx, waiting["w1"]) })
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(3 * time.Second)
 	if !b.Has("w1") {
 		t.Error("it is gone before the last pod")
 	}

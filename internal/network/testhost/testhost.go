@@ -66,7 +66,7 @@ func Check(t testing.TB, err error) {
 }
 
 // patience is how long a test waits for what normally comes at once.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // Eventually waits until there is nothing wrong any more.
 func Eventually(t testing.TB, what string, wrong func() error) {
