@@ -312,7 +312,7 @@ func TestRatesComeFromTwoReadings(t *testing.T) {
 
 func TestWritableLayersAreMeasuredSeldom(t *testing.T) {
 	var calls atomic.Int64
-	s := sampler(t, Config{LayerAge: 2 * time.Second, Measure: func(context.Context, string) (uint64, uint64, error) {
+	s := sampler(t, Config{LayerAge: 10 * time.Second, Measure: func(context.Context, string) (uint64, uint64, error) {
 		calls.Add(1)
 		return 7, 8, nil
 	}})
@@ -364,7 +364,7 @@ func TestALayerThatTakesTooLongHasAFigure(t *testing.T) {
 	eventually(t, "the figure grows", has(200))
 	counted.Store(50) // less than what is known to be there
 	before := calls.Load()
-	eventually(t, "it is measured again", func() bool { return has(200)() && calls.Load() == before+1 })
+	eventually(t, "it is measured again", func() bool { return has(200)() && calls.Load() > before })
 	time.Sleep(20 * time.Millisecond)
 	if !has(200)() {
 		t.Error("the figure has become less")

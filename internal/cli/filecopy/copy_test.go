@@ -224,7 +224,7 @@ func TestAHoleFillsNoDisk(t *testing.T) {
 	if err := os.Truncate(source, size); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	to := filepath.Join(t.TempDir(), "copy")
 	if err := Copy(ctx, tree, "/file", Here(), to, none(t)); err != nil {

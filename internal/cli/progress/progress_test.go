@@ -2,10 +2,10 @@ package progress
 
 import (
 	"bytes"
-	"context"
-	"io"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -76,38 +76,51 @@ func TestBarsFitA80ColumnTerminal(t *testing.T) {
 	if err := master.Resize(console.WinSize{Width: 80, Height: 24}); err != nil {
 		t.Fatal(err)
 	}
-	read := make(chan []byte, 1)
+	var mu sync.Mutex
+	var data []byte
+	ended := make(chan struct{})
 	go func() {
-		data, _ := io.ReadAll(master) // ends with EIO when the other side is closed
-		read <- data
+		defer close(ended)
+		for buf := make([]byte, 4<<10); ; {
+			n, err := master.Read(buf) // ends with EIO when the other side is closed
+			mu.Lock()
+			data = append(data, buf[:n]...)
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	show := New(ctx, slave, Pull)
+	shown := func() (lines []string) {
+		mu.Lock()
+		defer mu.Unlock()
+		text := regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]").ReplaceAllString(string(data), "")
+		return strings.FieldsFunc(text, func(r rune) bool { return r == '\r' || r == '\n' })
+	}
+	whole := regexp.MustCompile(`0123456789ab +downloading .*\[.*\] .* / 1\.2 GiB .*MiB/s \d+s`)
+	rated := func() bool { return slices.ContainsFunc(shown(), whole.MatchString) }
+	show := New(t.Context(), slave, Pull)
 	if _, ok := show.(*bars); !ok {
 		t.Fatalf("a terminal gets %T, not bars", show)
 	}
-	for i := range int64(8) {
-		show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, i*15<<20, 1200<<20))
+	for i, end := int64(0), time.Now().Add(time.Minute); !rated() && time.Now().Before(end); i++ {
+		show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, min(i*15, 1100)<<20, 1200<<20))
 		time.Sleep(60 * time.Millisecond)
 	}
 	show.End(false)
 	if err := slave.Close(); err != nil {
 		t.Fatal(err)
 	}
-	data := <-read
+	<-ended
 	if err := master.Close(); err != nil {
 		t.Fatal(err)
 	}
-	text := regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]").ReplaceAllString(string(data), "")
-	rated := false
-	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == '\r' || r == '\n' }) {
+	for _, line := range shown() {
 		if n := utf8.RuneCountInString(line); n > 80 {
 			t.Errorf("a line of %d columns: %q", n, line)
 		}
-		rated = rated || regexp.MustCompile(`0123456789ab +downloading .*\[.*\] .* / 1\.2 GiB .*MiB/s \d+s`).MatchString(line)
 	}
-	if !rated {
-		t.Errorf("no line has a bar, a rate and the time left:\n%s", text)
+	if !rated() {
+		t.Errorf("no line has a bar, a rate and the time left:\n%s", strings.Join(shown(), "\n"))
 	}
 }
