@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,7 +18,7 @@ func TestARuntimeThatHangsDelaysNoStart(t *testing.T) {
 	}{
 		"it hangs":                    {script: "sleep 120; :"},
 		"it prints without end":       {script: "while :; do echo 12345678901234567890; done"},
-		"it has left a child behind":  {script: "sleep 120 & echo '" + mapsIDs + "'", maps: true},
+		"it has left a child behind":  {script: "sleep 120 & echo $! >$0.pid; echo '" + mapsIDs + "'", maps: true},
 		"it answers":                  {script: "echo '" + mapsIDs + "'", maps: true},
 		"it answers, with complaints": {script: "echo hm >&2; echo '" + mapsIDs + "'", maps: true},
 	} {
@@ -25,6 +27,11 @@ func TestARuntimeThatHangsDelaysNoStart(t *testing.T) {
 			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
 				t.Fatal(err)
 			}
+			defer func() {
+				if pid, err := os.ReadFile(path + ".pid"); err == nil {
+					_ = exec.Command("kill", strings.TrimSpace(string(pid))).Run()
+				}
+			}()
 			begin := time.Now()
 			if maps, _ := runtimeFeatures(path, 5*time.Second); maps != c.maps {
 				t.Errorf("it maps IDs: %v", maps)
