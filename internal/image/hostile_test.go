@@ -123,8 +123,8 @@ func (f *fixture) putManifest(name, mediaType string, raw []byte) {
 // outcome is how a process of its own fared with a pull.
 type outcome struct {
 	err  string
-	peak int64 // bytes of memory
-	took time.Duration
+	peak int64         // bytes of memory
+	took time.Duration // of processors, also of its children that it has waited for
 }
 
 // apart pulls in a process of its own, with a store of its own, and measures it.
@@ -141,12 +141,11 @@ func (f *fixture) apart(name string, env ...string) outcome {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = append(os.Environ(), append(env, "BERTH_TEST_PULL_ROOT="+root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
 		"BERTH_TEST_PULL_REF="+host+name, "BERTH_TEST_PULL_PROGRAM="+f.program())...)
-	begin := time.Now()
 	out, err := cmd.Output()
 	if err != nil {
 		f.t.Fatalf("%v: %s", err, out)
 	}
-	o := outcome{took: time.Since(begin)}
+	o := outcome{took: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutPrefix(line, "pull ended: "); ok {
 			o.err = strings.TrimSpace(text)

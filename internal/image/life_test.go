@@ -264,7 +264,7 @@ func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.reg.ResetRequests()
-		f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20})
+		f.reg.SetFaults(rt.Faults{BytesPerSecond: 100 << 10}) // the pull does not end before it is killed
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
 			"BERTH_TEST_PULL_REF="+host+"big:1", "BERTH_TEST_PULL_PROGRAM="+f.program())
@@ -319,7 +319,7 @@ func TestWholeLayersThatNobodyComesForAreCollectedLater(t *testing.T) {
 		}
 	}
 	writeBoot(t, f)
-	f.cfg.LeftoverAge = 4 * time.Second
+	f.cfg.LeftoverAge = 20 * time.Second
 	f.open()
 	if err := f.Collect(context.Background()); err != nil {
 		t.Fatal(err)

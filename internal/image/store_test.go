@@ -168,7 +168,7 @@ func (f *fixture) wantNothing() {
 // eventually waits for what happens in the background.
 func (f *fixture) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(40 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatalf("never: %s", what)
 		}

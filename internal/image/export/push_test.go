@@ -381,7 +381,7 @@ func TestAPushToASlowRegistry(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds: run without -short")
 	}
-	const stall = 300 * time.Millisecond
+	const stall = 3 * time.Second
 	n := newNodeWith(t, registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: stall})
 	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"r": noise(8 << 20)}))
 	s := n.slow(func(req *http.Request) {

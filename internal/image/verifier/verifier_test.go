@@ -256,11 +256,11 @@ func noSleepers(t *testing.T) {
 // TestASlowVerifierEndsWithAllThatItHasStarted, also what has left its process group and its session. Seen to fail
 // with a process group in place of the PID namespace.
 func TestASlowVerifierEndsWithAllThatItHasStarted(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Timeout = time.Second })
+	f := newFixture(t, func(c *Config) { c.Timeout = 5 * time.Second })
 	f.program("1", "setsid sh -c 'echo up > $0/up; exec sleep "+long+"' $out & sleep "+long)
 	begin := time.Now()
-	f.refused(false, `"1"`, "per_verifier_timeout, which is 1s")
-	if took := time.Since(begin); took > 5*time.Second {
+	f.refused(false, `"1"`, "per_verifier_timeout, which is 5s")
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("it took %s", took)
 	}
 	if f.written("up") != "up" {
