@@ -79,7 +79,7 @@ func testExecTerminal(t *testing.T, n *node, change func(*keeper.RunRequest)) {
 	read := func(until string) {
 		t.Helper()
 		buf := make([]byte, 1024)
-		_ = res.Console.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = res.Console.SetReadDeadline(time.Now().Add(time.Minute))
 		for !strings.Contains(out.String(), until) {
 			k, err := res.Console.Read(buf)
 			out.Write(buf[:k])
@@ -145,14 +145,14 @@ func TestExecTimeoutKillsEverything(t *testing.T) {
 	n.run(n.request("a", "sleep", "1000"))
 	began := time.Now()
 	// A daemon in a session of its own, a child, and the exec itself.
-	const timeout = 2 * time.Second // and the exec itself has to get so far in it
+	const timeout = 10 * time.Second // and the exec itself has to get so far in it
 	out, exit := n.exec("a", timeout, "sh", "-c",
 		"(setsid sh -c '(while :; do echo daemon >> /tmp/alive; sleep 0.02; done) &') & "+
 			"sleep 2000 & echo started; sleep 3000")
 	if !exit.TimedOut || exit.ExitCode != 137 || !strings.Contains(out, "started") {
 		t.Errorf("output %q, exit %+v", out, exit)
 	}
-	if d := time.Since(began); d < timeout || d > timeout+20*time.Second {
+	if d := time.Since(began); d < timeout || d > timeout+2*time.Minute {
 		t.Errorf("it took %v", d)
 	}
 	n.until("the daemon has died", func() bool {
@@ -224,7 +224,9 @@ func TestAStoppedExecHurtsNobodyElse(t *testing.T) {
 			pid := n.run(req).PID
 			n.until("it stops processes", func() bool { return strings.Contains(n.output("stdout", n.logPath("a")), "READY") })
 			held := 0
-			for i := range 10 {
+			execs := 0
+			for ; execs < 10 || execs < 50 && held == 0 && name == "libcontainer"; execs++ {
+				i := execs
 				p := n.process("sleep", "1000")
 				edit(p)
 				ctx, cancel := context.WithCancel(n.ctx())
@@ -264,7 +266,7 @@ func TestAStoppedExecHurtsNobodyElse(t *testing.T) {
 				r.Close()
 				w.Close()
 			}
-			t.Logf("%d of 10 were stopped before they ran their program", held)
+			t.Logf("%d of %d were stopped before they ran their program", held, execs)
 			if name == "libcontainer" && held == 0 {
 				t.Error("none was")
 			}

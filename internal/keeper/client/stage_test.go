@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -310,13 +309,10 @@ func TestManyContainersJoinAPodsProcesses(t *testing.T) {
 		}
 	}
 	// The shell of the last one may still be about to execute its program.
-	processes, deadline := "", time.Now().Add(10*time.Second)
-	for strings.Count(processes, "sleep 1000") != 31 && time.Now().Before(deadline) {
-		processes, _ = n.exec("init", 0, "ps")
-	}
-	if strings.Count(processes, "sleep 1000") != 31 {
-		t.Errorf("processes of the pod:\n%s", processes)
-	}
+	n.until("the pod has 31 processes", func() bool {
+		processes, _ := n.exec("init", 0, "ps")
+		return strings.Count(processes, "sleep 1000") == 31
+	})
 	// One that cannot be set up says why, and leaves no process.
 	req := n.request("bad", "true")
 	req.PodID, req.Spec.Linux.Seccomp = "pod-of-init", profile()
