@@ -360,6 +360,12 @@ func (p *Plugins) apply(ctx context.Context, updates []*adaptation.ContainerUpda
 			ContainerID: u.ContainerId, Resources: resourcesOf(u.GetLinux().GetResources(), nil),
 		})
 		cancel()
+		if errdefs.IsNotFound(one) {
+			// The plugin has not been told yet. containerd and CRI-O count it as done, too.
+			p.log.Info("an NRI plugin updates a container that is gone or has ended", "container_id", u.ContainerId,
+				"reason", one)
+			continue
+		}
 		if one == nil || u.IgnoreFailure {
 			continue
 		}

@@ -47,7 +47,8 @@ type Update struct {
 type Node interface {
 	// Present are the pods and the containers that have not ended. A plugin that joins is told of them.
 	Present() ([]Pod, []Container)
-	// Apply changes the limits of a container. ctx bounds how long it waits for what else happens to the container.
+	// Apply changes the limits of a container. ctx bounds how long it waits for what else happens to the container. That
+	// there is no such container, or that it has ended, is errdefs.ErrNotFound.
 	Apply(ctx context.Context, u Update) error
 }
 

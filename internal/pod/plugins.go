@@ -161,7 +161,8 @@ func (m *Manager) Present() ([]nri.Pod, []nri.Container) {
 	return pods, containers
 }
 
-// Apply changes the limits of a container as a plugin wants, of which plugins are not asked.
+// Apply changes the limits of a container as a plugin wants, of which plugins are not asked. The end of the container is
+// errdefs.ErrNotFound.
 func (m *Manager) Apply(ctx context.Context, u nri.Update) error {
 	c, err := m.index.Container(u.ContainerID)
 	if err != nil {
@@ -175,5 +176,9 @@ func (m *Manager) Apply(ctx context.Context, u nri.Update) error {
 		return err
 	}
 	defer release()
-	return m.updateResources(ctx, c, u.Resources)
+	err = m.updateResources(ctx, c, u.Resources)
+	if rec := c.Record(); err != nil && (rec.Phase == record.ContainerExited || rec.Phase == record.ContainerRemoving) {
+		return fmt.Errorf("%v: %w", err, errdefs.ErrNotFound) // the container has ended
+	}
+	return err
 }

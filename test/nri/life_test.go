@@ -144,10 +144,16 @@ func TestAPluginsUpdatesOfContainersAreDone(t *testing.T) {
 		t.Errorf("an update by itself: %v, %v", failed, err)
 	}
 	wantLimit(one, 60<<20, "after an update that nobody has asked for")
-	if _, err := p.stub.UpdateContainers(limit("0123456789", 60<<20)); err == nil {
-		t.Error("an update of a container that is not there was done")
+	// A plugin learns of an end later than it happens. The others of its updates are not lost with it.
+	late := slices.Concat(limit("0123456789", 60<<20), limit(two.ID, 60<<20), limit(one.ID, 50<<20))
+	if failed, err := p.stub.UpdateContainers(late); err != nil || len(failed) > 0 {
+		t.Errorf("updates of containers that have ended or are not there: %v, %v", failed, err)
 	}
-	ignored := limit("0123456789", 60<<20)
+	wantLimit(one, 50<<20, "after an update among those of containers that are gone")
+	if _, err := p.stub.UpdateContainers(limit(one.ID, -7)); err == nil {
+		t.Error("an update that cannot be done was done")
+	}
+	ignored := limit(one.ID, -7)
 	ignored[0].SetIgnoreFailure()
 	if _, err := p.stub.UpdateContainers(ignored); err != nil {
 		t.Errorf("an update whose failure is to be ignored: %v", err)
