@@ -1,8 +1,10 @@
 package nri
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,4 +101,61 @@ func withoutNames(story []string) (events []string) {
 		events = append(events, event)
 	}
 	return events
+}
+
+// TestAClientThatGoesAwayTakesNoEndFromPlugins: each plugin is told once that something stops or is removed, also if the
+// client goes while a plugin before it is being told. Seen to fail where the event ended with the client's call.
+func TestAClientThatGoesAwayTakesNoEndFromPlugins(t *testing.T) {
+	n := start(t, "")
+	nodetest.Pull(t, n, node.Busybox)
+	var hangs atomic.Value // the event in which the first plugin waits
+	hangs.Store("")
+	reached, resume := make(chan struct{}), make(chan struct{})
+	connect(t, n, "10-waits", &plugin{refuse: func(event string) error {
+		if hangs.CompareAndSwap(event, "") {
+			reached <- struct{}{}
+			<-resume
+		}
+		return nil
+	}})
+	other := connect(t, n, "20-other", &plugin{})
+	pod := nodetest.RunPod(t, n)
+	c := pod.Run()
+	for _, end := range []struct {
+		event string
+		call  func(context.Context) error
+	}{
+		{"StopContainer", func(ctx context.Context) error {
+			_, err := n.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID})
+			return err
+		}},
+		{"RemoveContainer", func(ctx context.Context) error {
+			_, err := n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
+			return err
+		}},
+		{"StopPodSandbox", func(ctx context.Context) error {
+			_, err := n.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.ID})
+			return err
+		}},
+		{"RemovePodSandbox", func(ctx context.Context) error {
+			_, err := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.ID})
+			return err
+		}},
+	} {
+		hangs.Store(end.event)
+		ctx, cancel := context.WithCancel(nodetest.Context(t))
+		gone := make(chan error, 1)
+		go func() { gone <- end.call(ctx) }()
+		<-reached
+		cancel()
+		<-gone
+		time.Sleep(50 * time.Millisecond) // berthd learns a little later that the client has gone
+		resume <- struct{}{}
+		nodetest.Eventually(t, node.Patience(30*time.Second), end.event+" by another client", func() error {
+			return end.call(nodetest.Context(t))
+		})
+		if told := other.told(end.event); told != 1 {
+			t.Errorf("%s: the other plugin was told %d times", end.event, told)
+		}
+	}
 }

@@ -100,8 +100,16 @@ func (r *Relay) Container(c *index.Container) *nri.Container {
 	return &nri.Container{ContainerStatus: c.Status(), Spec: spec}
 }
 
-// Tell sends plugins an event that has happened already. Their errors are only logged.
+// Tell sends plugins an event that has happened already. Their errors are only logged. A stop and a removal are told to
+// all of them, also if the client goes away meanwhile: plugins learn of these once, and free what they have for the
+// object.
 func (r *Relay) Tell(ctx context.Context, event nri.Event, s *index.Sandbox, c *index.Container) {
+	switch event {
+	case nri.StopPod, nri.RemovePod, nri.RemoveContainer:
+		var cancel context.CancelFunc
+		ctx, cancel = undo.Context(ctx)
+		defer cancel()
+	}
 	held, release, present, err := r.Hold(ctx)
 	if err == nil && present {
 		err = r.Ask(held, event, s, c)
@@ -130,11 +138,13 @@ func (r *Relay) logFailure(s *index.Sandbox, c *index.Container, err error) {
 	r.Log.Error("tell plugins what happens", of...)
 }
 
-// StopContainer tells plugins, once, that a container ends or has ended.
+// StopContainer tells plugins, once, that a container ends or has ended. As Tell does, it tells all of them.
 func (r *Relay) StopContainer(ctx context.Context, c *index.Container) {
 	if !r.Knows(c.ID()) {
 		return
 	}
+	ctx, cancel := undo.Context(ctx)
+	defer cancel()
 	held, release, present, err := r.Hold(ctx)
 	defer release()
 	if err == nil && present {
@@ -148,11 +158,7 @@ func (r *Relay) Ended(c *index.Container) {
 	if !r.Knows(c.ID()) {
 		return
 	}
-	r.Background.Go(func() {
-		ctx, cancel := undo.Context(context.Background())
-		defer cancel()
-		r.StopContainer(ctx, c)
-	})
+	r.Background.Go(func() { r.StopContainer(context.Background(), c) })
 }
 
 // Arrival is the last step of a pod's start: plugins get the event of the new pod, and no plugin can join until the
