@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/hostpath/mutetest"
 )
 
 func write(t *testing.T, path, text string) {
@@ -41,7 +44,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 		// Of one size, and faster than clocks of file systems tick.
 		write(t, path, strings.Replace(plain, "A=1", fmt.Sprintf("A=%02d", i), 1))
 		spec := &specs.Spec{Process: &specs.Process{}}
-		if err := r.Inject(spec, []string{"v.com/c=a"}); err != nil ||
+		if _, err := r.Inject(spec, []string{"v.com/c=a"}); err != nil ||
 			!slices.Equal(spec.Process.Env, []string{fmt.Sprintf("A=%02d", i)}) {
 			t.Fatalf("%d: %v, %v", i, spec.Process.Env, err)
 		}
@@ -49,15 +52,56 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil {
+	if _, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil {
 		t.Error("a device of a file that is gone")
+	}
+}
+
+// TestADeviceWhoseFileSystemHangsHoldsUpNoOther: the library looks at a device's node on the host. Seen to fail where
+// one injection at a time was made.
+func TestADeviceWhoseFileSystemHangsHoldsUpNoOther(t *testing.T) {
+	f := mutetest.Mount(t, t.TempDir())
+	r, dir := open(t)
+	write(t, filepath.Join(dir, "v.json"), strings.Replace(plain, `{"env": ["B=1"]}`,
+		`{"deviceNodes": [{"path": "/dev/b", "hostPath": "`+filepath.Join(f.Dir, "b")+`"}]}`, 1))
+	f.Mute()
+	hangs := make(chan error, 1)
+	go func() {
+		_, err := r.Inject(&specs.Spec{}, []string{"v.com/c=b"})
+		hangs <- err
+	}()
+	done := make(chan error, 1)
+	go func() {
+		for { // until it meets the other
+			spec := &specs.Spec{Process: &specs.Process{}}
+			_, err := r.Inject(spec, []string{"v.com/c=a"})
+			devices, _ := r.Devices("v.com/c")
+			if err == nil && len(devices) != 2 {
+				err = fmt.Errorf("devices %v", devices)
+			}
+			if err != nil || f.Waits() {
+				done <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case err := <-hangs:
+		t.Errorf("a device of a file system that hangs: %v", err)
+	case <-time.After(time.Minute):
+		f.End()
+		t.Error("another device waits for it")
 	}
 }
 
 func TestAnUnknownDeviceNamesFileAndLine(t *testing.T) {
 	r, dir := open(t)
 	write(t, filepath.Join(dir, "v.json"), plain)
-	err := r.Inject(&specs.Spec{}, []string{"v.com/c=a", "v.com/c=z", "other.com/c=x"})
+	_, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a", "v.com/c=z", "other.com/c=x"})
 	for _, says := range []string{"v.com/c=z: not on this node: " + dir + "/v.json:3 has a, b",
 		"other.com/c=x: not on this node: no file in " + dir} {
 		if err == nil || !strings.Contains(err.Error(), says) {
@@ -109,7 +153,7 @@ func TestABrokenFileNamesTheLine(t *testing.T) {
 			path = filepath.Join(dir, "broken.json")
 		}
 		write(t, path, c.text)
-		err := r.Inject(&specs.Spec{}, []string{"v.com/c=b"})
+		_, err := r.Inject(&specs.Spec{}, []string{"v.com/c=b"})
 		if want := fmt.Sprintf("%s:%d: ", path, c.line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: no %q in %v", claim, want, err)
 		}
@@ -123,7 +167,7 @@ func TestADeviceOfTwoFilesNamesBoth(t *testing.T) {
 	r, dir := open(t)
 	write(t, filepath.Join(dir, "one.json"), plain)
 	write(t, filepath.Join(dir, "two.json"), plain)
-	err := r.Inject(&specs.Spec{}, []string{"v.com/c=b"})
+	_, err := r.Inject(&specs.Spec{}, []string{"v.com/c=b"})
 	for _, want := range []string{dir + "/one.json:6: ", dir + "/two.json:6: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
@@ -136,7 +180,7 @@ func TestADeviceThatCannotBeInjectedNamesFileAndLine(t *testing.T) {
 	path := filepath.Join(dir, "v.yaml")
 	write(t, path, "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes:\n"+
 		"    - path: /no/such/device\n")
-	err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"})
+	_, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"})
 	if err == nil || !strings.Contains(err.Error(), "v.com/c=a ("+path+":4)") ||
 		!strings.Contains(err.Error(), "/no/such/device") {
 		t.Errorf("error %v", err)
@@ -162,7 +206,7 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
+	if _, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
 		!strings.Contains(err.Error(), pipe+":1: it is no regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
@@ -177,14 +221,14 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	if err := os.Truncate(huge, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
+	if _, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
 		!strings.Contains(err.Error(), huge+":1: it has 16777217 bytes") {
 		t.Errorf("a huge file: %v", err)
 	}
 	if err := os.Remove(huge); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err != nil {
+	if _, err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err != nil {
 		t.Errorf("without them: %v", err)
 	}
 }

@@ -66,10 +66,11 @@ func FuzzSpecification(f *testing.F) {
 		defer os.Remove(file)
 		setValidator()
 		r := &Registry{dirs: []string{dir}}
-		if err := r.refresh(); err != nil {
+		read, err := r.read()
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, problem := range r.broken() {
+		for _, problem := range read.broken() {
 			at := position.FindStringSubmatch(problem)
 			if at == nil {
 				t.Fatalf("no file and line: %q", problem)
@@ -83,12 +84,12 @@ func FuzzSpecification(f *testing.F) {
 			}
 		}
 		named, _ := cdi.ParseSpec([]byte(text))
-		for _, qualified := range r.cache.ListDevices() {
+		for _, qualified := range read.cache.ListDevices() {
 			spec := &specs.Spec{
 				Mounts: []specs.Mount{{Source: "own", Destination: "/own"}},
 				Linux:  &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/own"}}},
 			}
-			if err := r.Inject(spec, []string{qualified}); err != nil {
+			if _, err := r.Inject(spec, []string{qualified}); err != nil {
 				if !strings.Contains(err.Error(), fmt.Sprintf("%s (%s:", qualified, file)) {
 					t.Errorf("no file and line: %v", err)
 				}
@@ -106,9 +107,9 @@ func FuzzSpecification(f *testing.F) {
 				}
 			}
 		}
-		if err := r.Inject(&specs.Spec{}, []string{"v.com/c=none"}); err == nil ||
+		if _, err := r.Inject(&specs.Spec{}, []string{"v.com/c=none"}); err == nil ||
 			!strings.Contains(err.Error(), "v.com/c=none") {
-			if r.cache.GetDevice("v.com/c=none") == nil {
+			if read.cache.GetDevice("v.com/c=none") == nil {
 				t.Errorf("a device that no file names: %v", err)
 			}
 		}

@@ -21,9 +21,13 @@ var DefaultDirs = cdi.DefaultSpecDirs
 // Registry is the specifications of some directories. Its methods may be called concurrently.
 type Registry struct {
 	dirs []string
+}
 
-	mu    sync.Mutex // held by each use of the cache: the library completes cached devices while it injects them
-	cache *cdi.Cache // nil before the first use
+// files are the specifications as they were when one call read them. No two calls share them: the library completes
+// devices while it injects them, for which it looks at paths of the host, whose file system may not answer.
+type files struct {
+	dirs  []string
+	cache *cdi.Cache
 }
 
 var registries struct {
@@ -51,18 +55,17 @@ func Open(dirs []string) *Registry {
 	return r
 }
 
-// refresh reads the files again: they change without notice, and containers with such devices are few.
-func (r *Registry) refresh() error {
+// read reads the files: they change without notice, and containers with such devices are few. A broken file matters
+// only to those who name its devices.
+func (r *Registry) read() (*files, error) {
 	if err := checkFiles(r.dirs); err != nil {
-		return err
+		return nil, err
 	}
-	if r.cache != nil {
-		_ = r.cache.Refresh() // a broken file matters only to those who name its devices
-		return nil
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	r.cache, err = cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
-	return err
+	return &files{dirs: r.dirs, cache: cache}, nil
 }
 
 // Annotated are the devices that annotations name, under keys that begin with cdi.k8s.io/.
@@ -71,34 +74,34 @@ func Annotated(annotations map[string]string) ([]string, error) {
 	return names, err
 }
 
-// Inject adds devices to a spec, by their qualified names, each once. The spec is changed only if all are found.
-func (r *Registry) Inject(spec *specs.Spec, names []string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
-		return err
+// Inject adds devices to a spec, by their qualified names, each once. The spec is changed only if all are found. sources
+// are the paths on the host of the device nodes that it adds, by those in the container.
+func (r *Registry) Inject(spec *specs.Spec, names []string) (sources map[string]string, err error) {
+	f, err := r.read()
+	if err != nil {
+		return nil, err
 	}
-	missing, err := r.cache.InjectDevices(spec, names...)
+	missing, err := f.cache.InjectDevices(spec, names...)
 	if len(missing) > 0 {
-		return r.unknown(missing)
+		return nil, f.unknown(missing)
 	}
 	if err != nil {
 		var where []string
 		for _, name := range names {
-			where = append(where, fmt.Sprintf("%s (%s)", name, r.defined(name)))
+			where = append(where, fmt.Sprintf("%s (%s)", name, f.defined(name)))
 		}
-		return fmt.Errorf("%s: %w", strings.Join(where, ", "), err)
+		return nil, fmt.Errorf("%s: %w", strings.Join(where, ", "), err)
 	}
-	return nil
+	return f.sources(names), nil
 }
 
 // unknown says of devices what the files have in their place.
-func (r *Registry) unknown(names []string) error {
+func (f *files) unknown(names []string) error {
 	var says []string
 	for _, name := range names {
 		vendor, class, _ := parser.ParseDevice(name)
 		var has []string
-		for _, s := range r.cache.GetVendorSpecs(vendor) {
+		for _, s := range f.cache.GetVendorSpecs(vendor) {
 			if s.GetClass() != class {
 				continue
 			}
@@ -113,19 +116,19 @@ func (r *Registry) unknown(names []string) error {
 		if len(has) > 0 {
 			text += ": " + strings.Join(has, "; ")
 		} else {
-			text += fmt.Sprintf(": no file in %s has the kind %s/%s", strings.Join(r.dirs, ", "), vendor, class)
+			text += fmt.Sprintf(": no file in %s has the kind %s/%s", strings.Join(f.dirs, ", "), vendor, class)
 		}
 		says = append(says, text)
 	}
-	if broken := r.broken(); len(broken) > 0 {
+	if broken := f.broken(); len(broken) > 0 {
 		says = append(says, "broken files: "+strings.Join(broken, "; "))
 	}
 	return fmt.Errorf("%s", strings.Join(says, "; "))
 }
 
 // defined is the file and the line that a device is defined in.
-func (r *Registry) defined(name string) string {
-	d := r.cache.GetDevice(name)
+func (f *files) defined(name string) string {
+	d := f.cache.GetDevice(name)
 	if d == nil {
 		return "not on this node"
 	}
@@ -134,8 +137,8 @@ func (r *Registry) defined(name string) string {
 }
 
 // broken says what is wrong with files, sorted, each with its line.
-func (r *Registry) broken() []string {
-	errs := r.cache.GetErrors()
+func (f *files) broken() []string {
+	errs := f.cache.GetErrors()
 	var out []string
 	for _, path := range slices.Sorted(maps.Keys(errs)) {
 		for _, err := range errs[path] {
@@ -153,13 +156,12 @@ type Device struct {
 
 // Devices are the devices of a kind (vendor.com/class), sorted by name, and what is wrong with files of any kind.
 func (r *Registry) Devices(kind string) (devices []Device, problems []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.refresh(); err != nil {
+	f, err := r.read()
+	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	for _, qualified := range r.cache.ListDevices() {
-		d := r.cache.GetDevice(qualified)
+	for _, qualified := range f.cache.ListDevices() {
+		d := f.cache.GetDevice(qualified)
 		name, ok := strings.CutPrefix(qualified, kind+"=")
 		if !ok || d == nil {
 			continue
@@ -170,7 +172,7 @@ func (r *Registry) Devices(kind string) (devices []Device, problems []string) {
 		}
 		devices = append(devices, one)
 	}
-	return devices, r.broken()
+	return devices, f.broken()
 }
 
 // nodes are the device nodes of a device, those of all devices of its file included.
@@ -178,17 +180,11 @@ func nodes(d *cdi.Device) []*raw.DeviceNode {
 	return slices.Concat(d.GetSpec().ContainerEdits.DeviceNodes, d.ContainerEdits.DeviceNodes)
 }
 
-// HostPaths are the paths on the host of the device nodes that Inject has added, by those in the container.
-func (r *Registry) HostPaths(names []string) map[string]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// sources are the paths on the host of the device nodes of some devices, by those in the container.
+func (f *files) sources(names []string) map[string]string {
 	paths := map[string]string{}
 	for _, name := range names {
-		d := r.cache.GetDevice(name)
-		if d == nil {
-			continue // its file went away meanwhile
-		}
-		for _, node := range nodes(d) {
+		for _, node := range nodes(f.cache.GetDevice(name)) {
 			paths[node.Path] = cmp.Or(node.HostPath, node.Path)
 		}
 	}

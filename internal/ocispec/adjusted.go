@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"context"
 	"fmt"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -8,18 +9,24 @@ import (
 	"berth/internal/cdi"
 )
 
-// InjectCDI adds CDI devices to a specification that is built already. dirs are where their files are.
-func InjectCDI(spec *specs.Spec, dirs, names []string) (warnings []string, err error) {
-	registry := cdi.Open(dirs)
-	if err := registry.Inject(spec, names); err != nil {
-		return nil, unable("CDI devices: %v", err)
+// InjectCDI adds CDI devices to a specification that is built already. dirs are where their files are. ctx bounds how
+// long it waits for file systems. If it ends first, the specification may change later, and must not be used.
+func InjectCDI(ctx context.Context, spec *specs.Spec, dirs, names []string) (warnings []string, err error) {
+	var sources map[string]string
+	if err := waiting(ctx, "CDI devices", func() (err error) {
+		if sources, err = cdi.Open(dirs).Inject(spec, names); err != nil {
+			return unable("CDI devices: %v", err)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
 	}
 	for _, gid := range spec.Process.User.AdditionalGids {
 		if gid > MaxID {
 			return nil, invalid("CDI devices: additional group %d is not a number from 0 to %d", gid, MaxID)
 		}
 	}
-	return bindDevices(spec, registry.HostPaths(names))
+	return bindDevices(spec, sources)
 }
 
 // Fit makes a specification that plugins have changed one that this node can start: hooks have an environment of

@@ -92,8 +92,10 @@ type builder struct {
 
 // waiting runs a step that may hang in a file system. When ctx ends first, the step goes on alone, with a copy
 // of nothing that anybody else reads, until its file system answers.
-func (b *builder) waiting(what string, step func() error) error {
-	if err := b.ctx.Err(); err != nil {
+func (b *builder) waiting(what string, step func() error) error { return waiting(b.ctx, what, step) }
+
+func waiting(ctx context.Context, what string, step func() error) error {
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	done := make(chan error, 1)
@@ -101,8 +103,8 @@ func (b *builder) waiting(what string, step func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-b.ctx.Done():
-		return fmt.Errorf("%s: a file system does not answer: %w", what, b.ctx.Err())
+	case <-ctx.Done():
+		return fmt.Errorf("%s: a file system does not answer: %w", what, ctx.Err())
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/asroot"
 	"berth/internal/cgroup"
+	"berth/internal/hostpath/mutetest"
 	"berth/internal/model"
 )
 
@@ -1086,6 +1087,25 @@ func TestAHungFileSystemEndsWithTheDeadline(t *testing.T) {
 	hung := make(chan struct{})
 	defer close(hung)
 	err := b.waiting("mounts", func() error { <-hung; return nil })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestACDIDeviceOfAPluginThatHangsEndsWithTheDeadline: it held up the creation, and with it all that NRI plugins are
+// asked, without an end.
+func TestACDIDeviceOfAPluginThatHangsEndsWithTheDeadline(t *testing.T) {
+	f := mutetest.Mount(t, t.TempDir())
+	dir := t.TempDir()
+	text := fmt.Sprintf("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: d\n  containerEdits:\n    deviceNodes:\n"+
+		"    - {path: /dev/d, hostPath: %q}\n", filepath.Join(f.Dir, "d"))
+	if err := os.WriteFile(filepath.Join(dir, "v.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.Mute()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := InjectCDI(ctx, &specs.Spec{Process: &specs.Process{}}, []string{dir}, []string{"v.com/c=d"})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}

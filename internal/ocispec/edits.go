@@ -82,11 +82,11 @@ func (b *builder) cdi() error {
 			once = append(once, name)
 		}
 	}
-	registry := cdi.Open(b.in.Handler.CDISpecDirs)
-	if err := registry.Inject(b.spec, once); err != nil {
+	sources, err := cdi.Open(b.in.Handler.CDISpecDirs).Inject(b.spec, once)
+	if err != nil {
 		return unable("CDI devices: %v", err)
 	}
-	maps.Copy(b.sources, registry.HostPaths(once))
+	maps.Copy(b.sources, sources)
 	sortMounts(b.spec.Mounts)
 	return b.broughtGroups()
 }

@@ -29,7 +29,11 @@ func (cr *creation) askPlugins(ctx context.Context) error {
 	spec := cr.out.Spec
 	path := spec.Linux.CgroupsPath
 	container := &nri.Container{ContainerStatus: cr.container.Status(), Spec: spec}
-	means := nri.Means{InjectCDI: cr.inject, BlockIO: cr.blockIOClass}
+	means := nri.Means{BlockIO: cr.blockIOClass, InjectCDI: func(spec *specs.Spec, names []string) error {
+		warnings, err := ocispec.InjectCDI(ctx, spec, cr.handler.Spec.CDISpecDirs, names)
+		cr.out.Warnings = append(cr.out.Warnings, warnings...)
+		return err
+	}}
 	changed, err := relay.Create(held, relay.Pod(cr.sandbox), container, means)
 	cr.pluginTimings = []steps.Timing{{Step: plugins.Step, Of: buildStep, Begin: begin, Took: time.Since(begin)}}
 	if err != nil {
@@ -103,13 +107,6 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 	return cr.container.Update(record.Draft, func(r *record.Container) { r.Resources = merged })
 }
 
-// inject adds CDI devices that plugins name.
-func (cr *creation) inject(spec *specs.Spec, names []string) error {
-	warnings, err := ocispec.InjectCDI(spec, cr.handler.Spec.CDISpecDirs, names)
-	cr.out.Warnings = append(cr.out.Warnings, warnings...)
-	return err
-}
-
 // blockIOClass are the limits of a class of block I/O that a plugin names.
 func (cr *creation) blockIOClass(class string) (*specs.LinuxBlockIO, error) {
 	limits, err := cr.m.settings.Load().BlockIO.Get(class)
@@ -161,8 +158,8 @@ func (m *Manager) Present() ([]nri.Pod, []nri.Container) {
 	return pods, containers
 }
 
-// Apply changes the limits of a container as a plugin wants, of which plugins are not asked. The end of the container is
-// errdefs.ErrNotFound.
+// Apply changes the limits of a container as a plugin wants, of which plugins are not asked. The end of the container
+// is errdefs.ErrNotFound.
 func (m *Manager) Apply(ctx context.Context, u nri.Update) error {
 	c, err := m.index.Container(u.ContainerID)
 	if err != nil {

@@ -103,8 +103,8 @@ func withoutNames(story []string) (events []string) {
 	return events
 }
 
-// TestAClientThatGoesAwayTakesNoEndFromPlugins: each plugin is told once that something stops or is removed, also if the
-// client goes while a plugin before it is being told. Seen to fail where the event ended with the client's call.
+// TestAClientThatGoesAwayTakesNoEndFromPlugins: each plugin is told once that something stops or is removed, also if
+// the client goes while a plugin before it is being told. Seen to fail where the event ended with the client's call.
 func TestAClientThatGoesAwayTakesNoEndFromPlugins(t *testing.T) {
 	n := start(t, "")
 	nodetest.Pull(t, n, node.Busybox)

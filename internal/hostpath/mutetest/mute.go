@@ -19,6 +19,7 @@ type FS struct {
 	Dir  string // where it is mounted
 	fd   int
 	mute atomic.Bool
+	left atomic.Bool // a request has no answer
 	once sync.Once
 }
 
@@ -45,6 +46,9 @@ func Mount(t testing.TB, dir string) *FS {
 
 // Mute stops the answers. Who asks waits until End, and cannot be killed.
 func (f *FS) Mute() { f.mute.Store(true) }
+
+// Waits tells whether somebody waits for an answer.
+func (f *FS) Waits() bool { return f.left.Load() }
 
 // End aborts all that waits, and unmounts.
 func (f *FS) End() {
@@ -73,7 +77,10 @@ func (f *FS) serve() {
 			continue
 		case err != nil:
 			return
-		case n < 40 || f.mute.Load():
+		case n < 40:
+			continue
+		case f.mute.Load():
+			f.left.Store(true)
 			continue
 		}
 		var body []byte
