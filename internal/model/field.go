@@ -25,6 +25,7 @@ const (
 	FieldSandboxResources       Field = "sandbox.resources"
 	FieldContainerResources     Field = "container.resources"
 	FieldContainerNetPriority   Field = "container.netPriority"
+	FieldContainerUserNamespace Field = "container.security.namespaces.user"
 	FieldContainerRunAsUser     Field = "container.security.runAsUser"
 	FieldContainerRunAsGroup    Field = "container.security.runAsGroup"
 	FieldContainerRunAsUsername Field = "container.security.runAsUsername"

@@ -123,6 +123,9 @@ func (cr *creation) check() (err error) {
 			"create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
 			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
+	if err := checkNamespaces(cfg, pod.Config); err != nil {
+		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), err)
+	}
 	if cr.handler, err = cr.m.settings.Load().handler(pod.RuntimeName()); err != nil {
 		return err
 	}

@@ -1114,6 +1114,58 @@ func TestAPodWhoseInitTheKeeperLosesIsNotReady(t *testing.T) {
 	n.wantNothing("after its removal")
 }
 
+// TestAContainerHasThePodsUserNamespace: its root file system and the pod's files are mapped as the pod's IDs are.
+func TestAContainerHasThePodsUserNamespace(t *testing.T) {
+	n := newMemoryNode(t)
+	settings := n.cfg.Settings
+	settings.Handlers = map[string]Handler{"runc": {Name: "runc", UserNamespaces: true}}
+	settings.Default = "runc"
+	n.Adopt(settings)
+	mapped := func(host uint32) *model.UserNamespace {
+		ids := []model.IDMapping{{HostID: host, Length: 65536}}
+		return &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids, GIDs: ids}
+	}
+	nodes := &model.UserNamespace{Mode: model.NamespaceNode}
+	otherGIDs := mapped(200000)
+	otherGIDs.GIDs = mapped(300000).GIDs
+	for name, c := range map[string]struct {
+		pod, container *model.UserNamespace
+		refused        bool
+	}{
+		"none":                              {nil, nil, false},
+		"the node's":                        {nodes, nodes, false},
+		"the node's, said by the container": {nil, nodes, false},
+		"the node's, said by the pod":       {nodes, nil, false},
+		"the pod's":                         {mapped(200000), nil, false},
+		"the pod's, said again":             {mapped(200000), mapped(200000), false},
+		"the node's in a pod with one":      {mapped(200000), nodes, true},
+		"one in a pod without":              {nil, mapped(200000), true},
+		"one in a pod of the node's":        {nodes, mapped(200000), true},
+		"another":                           {mapped(200000), mapped(300000), true},
+		"other groups":                      {mapped(200000), otherGIDs, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podConfig()
+			pod.Metadata.UID, pod.Annotations, pod.Security.Namespaces.User = name, nil, c.pod
+			id, err := n.RunSandbox(t.Context(), pod, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := serverConfig()
+			config.Mounts, config.Resources, config.Security.Namespaces.User = nil, nil, c.container
+			_, err = n.CreateContainer(t.Context(), id, config)
+			var field *model.FieldError
+			switch {
+			case !c.refused && err != nil:
+				t.Error(err)
+			case c.refused && (!errdefs.IsInvalidArgument(err) || !errors.As(err, &field) ||
+				field.Field != model.FieldContainerUserNamespace):
+				t.Errorf("it is not refused as it should: %v", err)
+			}
+		})
+	}
+}
+
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {

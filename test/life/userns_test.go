@@ -197,6 +197,35 @@ func TestBadUserMappingsAreRefused(t *testing.T) {
 	}
 }
 
+// TestAContainersUserNamespaceIsItsPods: clients may leave it out, and cannot choose another.
+func TestAContainersUserNamespaceIsItsPods(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd has another code, and wants the pod's to be said again")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{
+		Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(200000, 65536),
+	}))
+	with := func(user *cri.UserNamespace) nodetest.ContainerEdit {
+		return func(c *cri.ContainerConfig) {
+			c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{
+				Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: user,
+			}
+		}
+	}
+	if got := p.Run(with(nil)).Sh("tr -s ' ' </proc/self/uid_map"); got != " 0 200000 65536" {
+		t.Errorf("the container that leaves it out is in %q", got)
+	}
+	for name, user := range map[string]*cri.UserNamespace{
+		"another":    userNamespace(300000, 65536),
+		"the node's": {Mode: cri.NamespaceMode_NODE},
+	} {
+		_, err := p.TryCreate(with(user))
+		nodetest.WantCode(t, err, codes.InvalidArgument)
+		if err == nil || !strings.Contains(err.Error(), "config.linux.security_context.namespace_options.userns_options: ") {
+			t.Errorf("%s: %v does not name the field", name, err)
+		}
+	}
+}
+
 func TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{

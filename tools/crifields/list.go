@@ -144,9 +144,10 @@ var fields = map[string]map[string]verdict{
 		"network": works(namespacesTest),
 		"pid": works(namespacesTest + " TestAUserNamespaceHasNoProcOfTheNodesProcesses").
 			but("InvalidArgument for NODE of a container with a user namespace and without a mount of the host's /proc"),
-		"ipc":            works(namespacesTest),
-		"target_id":      works(namespacesTest),
-		"userns_options": works(userns),
+		"ipc":       works(namespacesTest),
+		"target_id": works(namespacesTest),
+		"userns_options": works(userns + " TestAContainersUserNamespaceIsItsPods").
+			but("a container's own is unset or equal to that of its pod, else InvalidArgument"),
 	},
 	"UserNamespace": {"mode": works(userns + " TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt"), "uids": works(userns),
 		"gids": works(userns)},

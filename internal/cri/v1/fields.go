@@ -21,6 +21,7 @@ var fieldNames = request.Names{
 	model.FieldContainerLogPath:       "config.log_path",
 	model.FieldContainerMounts:        "config.mounts",
 	model.FieldContainerPIDTarget:     "config.linux.security_context.namespace_options.target_id",
+	model.FieldContainerUserNamespace: "config.linux.security_context.namespace_options.userns_options",
 	model.FieldContainerNetPriority:   `config.annotations["berth.dev/net-priority"]`,
 	model.FieldContainerRunAsUser:     "config.linux.security_context.run_as_user",
 	model.FieldContainerRunAsGroup:    "config.linux.security_context.run_as_group",
