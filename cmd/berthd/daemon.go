@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -117,13 +118,17 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	return nil
 }
 
-// fieldNames are what each API calls fields of the model in its errors, by gRPC service.
+// fieldNames are what each API calls fields of the model in its errors, by gRPC service, or by service and method.
 func fieldNames() map[string]request.Names {
-	return map[string]request.Names{
+	names := map[string]request.Names{
 		criv1.Service:       criv1.FieldNames(),
 		v1alpha2.Service:    v1alpha2.FieldNames(),
 		criv1alpha1.Service: criv1alpha1.FieldNames(),
 	}
+	for _, service := range []string{criv1.Service, v1alpha2.Service} { // v1alpha2 has v1's requests
+		maps.Copy(names, criv1.MethodNames(service, names[service]))
+	}
+	return names
 }
 
 // deviceManager is what device plugins register with; nil where the configuration has none.

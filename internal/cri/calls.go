@@ -21,7 +21,7 @@ import (
 type calls struct {
 	log     *slog.Logger
 	metrics *callMetrics
-	names   map[string]request.Names // by gRPC service
+	names   map[string]request.Names // by gRPC service, or by service and method
 	flying  *InFlight                // nil: nobody counts them
 	failed  func(error)              // nil: nobody wants to know
 }
@@ -79,8 +79,11 @@ func (c *calls) protect(ctx context.Context, method string, handler func() (any,
 // named is the status of an error, which names a field as the API does whose method it is.
 func (c *calls) named(method string, err error) error {
 	st := status.Convert(Status(err))
-	service := strings.TrimPrefix(path.Dir(method), "/")
-	text := c.names[service].Text(st.Message(), err)
+	names, ok := c.names[strings.TrimPrefix(method, "/")]
+	if !ok {
+		names = c.names[strings.TrimPrefix(path.Dir(method), "/")]
+	}
+	text := names.Text(st.Message(), err)
 	if text == st.Message() {
 		return st.Err()
 	}

@@ -27,8 +27,9 @@ const (
 type ServerConfig struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer // nil: calls are not measured
-	// Names are what the APIs call fields of the model, by gRPC service: errors name the fields so. A service without them
-	// names the fields as the model does.
+	// Names are what the APIs call fields of the model, by gRPC service, or by service and method ("service/Method") where
+	// a request calls them otherwise: errors name the fields so. A service without them names the fields as the model
+	// does.
 	Names map[string]request.Names
 	// InFlight counts the calls that are handled; nil: nobody needs to know.
 	InFlight *InFlight

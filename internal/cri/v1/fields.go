@@ -2,6 +2,7 @@ package v1
 
 import (
 	"maps"
+	"strings"
 
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -64,6 +65,25 @@ func FieldNames() request.Names {
 		names[within] = request.Path(`config.annotations["berth.dev/` + name + `"]`)
 	}
 	return names
+}
+
+// MethodNames are what the requests of a service's methods call fields that have the given names in all other requests,
+// by service and method.
+func MethodNames(service string, names request.Names) map[string]request.Names {
+	update, restore := maps.Clone(names), maps.Clone(names)
+	for field, name := range names {
+		if strings.HasPrefix(string(field), "sandbox.") {
+			update[field] = request.Path(strings.TrimPrefix(string(name), "config.linux."))
+		}
+		if within, ok := strings.CutPrefix(string(name), "config."); ok && strings.HasPrefix(string(field), "container.") {
+			restore[field] = request.Path("container_configs[]." + within) // the error says which container it is about
+		}
+	}
+	restore[model.FieldSandboxLogDirectory] = "config.log_directory"
+	return map[string]request.Names{
+		service + "/UpdatePodSandboxResources": update,
+		service + "/RestorePod":                restore,
+	}
 }
 
 // NameLimits adds what an API calls limits in the resources of a pod, a container and an update.
