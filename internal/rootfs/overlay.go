@@ -121,7 +121,7 @@ func Mount(ctx context.Context, o Options) (string, error) {
 		lowers = mapped.paths
 	}
 	err := errNoMountAPI
-	if oneByOne() {
+	if oneByOne() && len(o.Label) <= maxValue {
 		err = o.mountByFsconfig(lowers, target)
 	}
 	if errors.Is(err, errNoMountAPI) {
@@ -222,6 +222,28 @@ func (o Options) dressRoot() error {
 
 var errNoMountAPI = errors.New("no fsopen here")
 
+// maxValue is the most bytes of a value that fsconfig(2) takes. mount(2) has a limit for all options together.
+const maxValue = 255
+
+// openDirs are directories that overlayfs is given by their descriptors, since their paths are too long.
+type openDirs []*os.File
+
+func (d *openDirs) close() {
+	for _, f := range *d {
+		f.Close()
+	}
+}
+
+// short is a short path of a directory. It needs no change of directory, which the whole process would share.
+func (d *openDirs) short(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	*d = append(*d, os.NewFile(uintptr(fd), path))
+	return "/proc/self/fd/" + strconv.Itoa(fd), nil
+}
+
 // mountByFsconfig hands over each layer by itself, which needs no escaping and has no limit of a page.
 func (o Options) mountByFsconfig(lowers []string, target string) error {
 	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
@@ -238,13 +260,29 @@ func (o Options) mountByFsconfig(lowers []string, target string) error {
 		}
 		return nil
 	}
+	var dirs openDirs
+	defer dirs.close()
+	setDir := func(key, path string) error {
+		if len(path) <= maxValue {
+			return set(key, path)
+		}
+		value, err := dirs.short(path)
+		if err == nil {
+			err = set(key, value)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	}
 	for _, lower := range lowers {
-		if err := set("lowerdir+", lower); err != nil {
+		if err := setDir("lowerdir+", lower); err != nil {
 			return err
 		}
 	}
 	if !o.Readonly {
-		if err := errors.Join(set("upperdir", Upper(o.Dir)), set("workdir", filepath.Join(o.Dir, workDir))); err != nil {
+		err := errors.Join(setDir("upperdir", Upper(o.Dir)), setDir("workdir", filepath.Join(o.Dir, workDir)))
+		if err != nil {
 			return err
 		}
 	}
@@ -322,37 +360,25 @@ func (o Options) flags() []string {
 	return flags
 }
 
-// mountByOptions is mount(2) for kernels before 6.5. All options must fit in a page, so layers are named through open
-// descriptors: /proc/self/fd/N is short, and needs no change of directory, which the whole process would share.
+// mountByOptions is mount(2) for kernels before 6.5, and for a label that is too long for fsconfig(2). All options must
+// fit in a page, so layers are named through open descriptors.
 func (o Options) mountByOptions(lowers []string, target string) error {
-	var files []*os.File
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
-	short := func(path string) (string, error) {
-		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return "", &fs.PathError{Op: "open", Path: path, Err: err}
-		}
-		files = append(files, os.NewFile(uintptr(fd), path))
-		return "/proc/self/fd/" + strconv.Itoa(fd), nil
-	}
+	var dirs openDirs
+	defer dirs.close()
 	names := make([]string, len(lowers))
 	for i, lower := range lowers {
 		var err error
-		if names[i], err = short(lower); err != nil {
+		if names[i], err = dirs.short(lower); err != nil {
 			return err
 		}
 	}
 	options := []string{"lowerdir=" + strings.Join(names, ":")}
 	if !o.Readonly {
-		up, err := short(Upper(o.Dir))
+		up, err := dirs.short(Upper(o.Dir))
 		if err != nil {
 			return err
 		}
-		work, err := short(filepath.Join(o.Dir, workDir))
+		work, err := dirs.short(filepath.Join(o.Dir, workDir))
 		if err != nil {
 			return err
 		}

@@ -130,6 +130,33 @@ func TestTheRootHasTheImagesModeAndTheMountIsPrivate(t *testing.T) {
 	}
 }
 
+// TestPathsMayBeLong: fsconfig(2) takes values of 255 bytes at most.
+func TestPathsMayBeLong(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	long := filepath.Join(t.TempDir(), strings.Repeat("a", 127), strings.Repeat("b", 127))
+	lowers := make([]string, 300)
+	for i := range lowers {
+		lowers[i] = filepath.Join(long, fmt.Sprint(i))
+		must(t, os.MkdirAll(lowers[i], 0o755))
+	}
+	must(t, os.WriteFile(filepath.Join(lowers[299], "f"), []byte("x"), 0o644))
+	for name, o := range map[string]Options{"one layer": {Lowers: lowers[299:]}, "many layers": {Lowers: lowers},
+		"only to read": {Lowers: lowers, Readonly: true},
+		"with owners mapped": {Lowers: lowers[298:], UIDs: []model.IDMapping{{HostID: 100000, Length: 1000}},
+			GIDs: []model.IDMapping{{HostID: 100000, Length: 1000}}}} {
+		t.Run(name, func(t *testing.T) {
+			o.Dir = filepath.Join(long, strings.ReplaceAll(name, " ", "-"))
+			path := mount(t, o)
+			if _, err := os.Stat(filepath.Join(path, "f")); err != nil {
+				t.Error(err)
+			}
+			if err := os.WriteFile(filepath.Join(path, "w"), nil, 0o600); err != nil && !o.Readonly {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestAReadOnlyRootTakesNoWrites(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	for _, n := range []int{0, 1, 3} {
