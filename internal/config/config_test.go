@@ -625,3 +625,63 @@ func TestAReloadTakesWhatCanChangeAndNamesTheRest(t *testing.T) {
 		t.Errorf("a second reload changes %q and needs a restart for %q", changed, restart)
 	}
 }
+
+// TestNoErrorTellsTheValueOfAVariable: variables often hold tokens, and errors get into logs. Seen to fail where an
+// error quoted the entry.
+func TestNoErrorTellsTheValueOfAVariable(t *testing.T) {
+	c := Default()
+	c.DefaultEnv = []string{"A=fine", "token1", "TWICE=token2", "TWICE=token3", "=token4", "ZERO=token5\x00"}
+	err := c.Validate()
+	if err == nil || strings.Contains(err.Error(), "token") {
+		t.Errorf("the error: %v", err)
+	}
+	for _, want := range []string{"default_env: entry 2 is not name=value",
+		`default_env: entry 4 ("TWICE") is given twice`, "default_env: entry 5", `default_env: entry 6 ("ZERO")`} {
+		if err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %s: %v", want, err)
+		}
+	}
+}
+
+// TestADumpSaysWhereTheOptionsOfAShimComeFrom: they are a table, inline or not. Seen to fail for all but the first.
+func TestADumpSaysWhereTheOptionsOfAShimComeFrom(t *testing.T) {
+	const shim = "[runtimes.kata]\ntype = \"shim\"\npath = \"/usr/bin/containerd-shim-kata-v2\"\n"
+	for text, want := range map[string]string{
+		shim + "options = {ConfigPath = \"/a\"}\n":                     ":4",
+		shim + "options.ConfigPath = \"/a\"\n":                         ":4",
+		shim + "[runtimes.kata.options]\nConfigPath = \"/a\"\n":        ":4",
+		"root = \"/r\"\n[runtimes.kata.options]\n" + shim:              ":2",
+		shim + "[runtimes.kata.options]\nA = \"/a\"\nB = \"/b\"\n\n\n": ":4",
+		shim: "default",
+	} {
+		path := filepath.Join(t.TempDir(), "config.toml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Load(Sources{File: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want != "default" {
+			want = path + want
+		}
+		if got := l.from("runtimes.kata.options"); got != want {
+			t.Errorf("%s\nthe options come from %s, not %s", text, got, want)
+		}
+	}
+}
+
+// TestAHandlerWithoutATypeIsBuiltin, as its documentation says. Seen to fail where the empty type was refused.
+func TestAHandlerWithoutATypeIsBuiltin(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte("[runtimes.other]\nshm_size = \"2m\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Load(Sources{File: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Runtimes["other"].Type; got != RuntimeBuiltin {
+		t.Errorf("its type is %q", got)
+	}
+}

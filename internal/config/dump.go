@@ -115,5 +115,8 @@ func (l *Loaded) from(key string) string {
 	if o, ok := l.origin(key, false); ok {
 		return o.String()
 	}
+	if o, ok := l.first(key); ok {
+		return o.String()
+	}
 	return "default"
 }

@@ -65,6 +65,12 @@ func Load(s Sources) (*Loaded, error) {
 		}
 	}
 	s.Overrides.apply(l.Config)
+	for name, r := range l.Runtimes {
+		if r.Type == "" {
+			r.Type = RuntimeBuiltin
+			l.Runtimes[name] = r
+		}
+	}
 	if err := l.Validate(); err != nil {
 		return nil, l.Locate(err)
 	}
@@ -144,6 +150,21 @@ func (l *Loaded) origin(key string, tables bool) (origin, bool) {
 		}
 	}
 	return origin{}, false
+}
+
+// first finds where a key that is a table itself begins, such as the options of a shim: at its header, or at the first
+// of its keys, in the last of the files.
+func (l *Loaded) first(key string) (found origin, ok bool) {
+	for at, o := range l.origins {
+		if at != key && !strings.HasPrefix(at, key+".") {
+			continue
+		}
+		later := slices.Index(l.Files, o.file) - slices.Index(l.Files, found.file)
+		if !ok || later > 0 || later == 0 && o.line < found.line {
+			found, ok = o, true
+		}
+	}
+	return found, ok
 }
 
 // keyErrors takes joined errors apart.

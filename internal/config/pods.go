@@ -131,7 +131,7 @@ var sysctlName = regexp.MustCompile(`^[A-Za-z0-9_-]+([./][A-Za-z0-9_:*-]+)+$`)
 func parseSysctls(key string, list []string) ([]Variable, error) {
 	return assignments(key, list, func(name, _ string) (string, error) {
 		if !sysctlName.MatchString(name) {
-			return "", fmt.Errorf("%q is no name of a sysctl such as net.ipv4.ip_forward", name)
+			return "", errors.New("is no name of a sysctl such as net.ipv4.ip_forward")
 		}
 		return strings.ReplaceAll(name, "/", "."), nil
 	})
@@ -139,30 +139,34 @@ func parseSysctls(key string, list []string) ([]Variable, error) {
 
 func parseEnv(key string, list []string) ([]Variable, error) {
 	return assignments(key, list, func(name, value string) (string, error) {
-		if name == "" || strings.ContainsRune(name+value, 0) {
-			return "", errors.New("has no name, or a NUL byte")
+		if strings.ContainsRune(name+value, 0) {
+			return "", errors.New("has a NUL byte")
 		}
 		return name, nil
 	})
 }
 
-// assignments reads the entries of a list that are name=value.
+// assignments reads the entries of a list that are name=value. Its errors do not tell the value, nor an entry without a
+// name, which may be a token.
 func assignments(key string, list []string, check func(name, value string) (string, error)) ([]Variable, error) {
 	var (
 		out  []Variable
 		errs []error
 	)
-	for _, s := range list {
+	for i, s := range list {
 		name, value, ok := strings.Cut(s, "=")
+		entry := fmt.Sprintf("entry %d", i+1)
 		var err error
 		if !ok {
 			err = errors.New("is not name=value")
+		} else if entry += fmt.Sprintf(" (%q)", name); name == "" {
+			err = errors.New("has no name")
 		} else if name, err = check(name, value); err == nil &&
 			slices.ContainsFunc(out, func(v Variable) bool { return v.Name == name }) {
 			err = errors.New("is given twice")
 		}
 		if err != nil {
-			errs = append(errs, &KeyError{key, fmt.Sprintf("%q: %v", s, err)})
+			errs = append(errs, &KeyError{key, entry + " " + err.Error()})
 			continue
 		}
 		out = append(out, Variable{name, value})
