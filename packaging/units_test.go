@@ -66,3 +66,34 @@ func TestASlowStartIsNotEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitsRemoveImmutableFiles: a container may mark a file of its own immutable, where its pod has the capability,
+// and the one who removes the file has to take the mark off. Seen to fail where the units took CAP_LINUX_IMMUTABLE
+// away.
+func TestUnitsRemoveImmutableFiles(t *testing.T) {
+	for _, unit := range []string{"berthd.service", "berth-apply.service"} {
+		for _, set := range settings(t, unit)["CapabilityBoundingSet"] {
+			without, taken := strings.CutPrefix(set, "~")
+			if has := slices.Contains(strings.Fields(without), "CAP_LINUX_IMMUTABLE"); has == taken {
+				t.Errorf("%s: CapabilityBoundingSet=%s", unit, set)
+			}
+		}
+	}
+}
+
+// TestAnEndIsBoundedByTheConfigurationAlone: systemd ends a service that does not end within 90 s by default, and
+// shutdown_timeout may be longer. berthd bounds its end by itself. Seen to fail where the unit did not set the limit.
+func TestAnEndIsBoundedByTheConfigurationAlone(t *testing.T) {
+	if got := settings(t, "berthd.service")["TimeoutStopSec"]; !slices.Equal(got, []string{"infinity"}) {
+		t.Errorf("TimeoutStopSec=%q", got)
+	}
+}
+
+// TestAReloadReachesBerthdWhateverTheCheckFinds: berthd opens the audit log anew in any case, and refuses by itself
+// what is wrong. The check comes last, so that the reload fails with what is wrong. Seen to fail where it came first.
+func TestAReloadReachesBerthdWhateverTheCheckFinds(t *testing.T) {
+	got := settings(t, "berthd.service")["ExecReload"]
+	if len(got) != 2 || got[0] != "/bin/kill -HUP $MAINPID" || !strings.Contains(got[1], " config check ") {
+		t.Errorf("ExecReload=%q", got)
+	}
+}

@@ -60,6 +60,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	d := &parts{cfg: cfg, log: log, changeLog: change, sources: sources, begun: begin, opened: make(chan struct{})}
 	d.now.Store(loaded)
 	defer func() { err = errors.Join(err, d.close()) }()
+	context.AfterFunc(ctx, d.boundEnd)
 	d.dumpOn(signals.dump)
 	go func() { // berthd has all it needs, and opens its first files, meanwhile
 		if err := fdtable.Reserve(fdtable.Size); err != nil {
@@ -67,9 +68,9 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 		}
 	}()
 	for _, open := range []func(context.Context) error{
-		d.measure, d.lock, d.enterMounts, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
-		d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics, d.register,
-		d.makeChecks,
+		d.measure, d.lock, d.enterMounts, d.takeSockets, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages,
+		d.openNetwork, d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics,
+		d.register, d.makeChecks,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -101,7 +102,8 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	d.reloadOn(signals.reload)
 	d.preload(ctx)
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // the kubelet starts now, and looks for the second socket once
-	if err := d.watch(); err != nil {
+	endWatch, err := d.watch()
+	if err != nil {
 		return err
 	}
 
@@ -112,6 +114,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	}
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	log.Info("berthd ends; pods live on")
+	endWatch() // its checks are calls, which are refused from now on
 	d.pods.EndSubscriptions()
 	d.audit.EndSubscriptions()
 	cri.Stop(d.server, &d.calls, time.Duration(d.now.Load().ShutdownTimeout))

@@ -70,16 +70,34 @@ func (d *parts) makeChecks(context.Context) error {
 }
 
 // watch tells systemd that berthd is well, where its unit has a watchdog: four times in the time after which systemd
-// ends it, so that a disk that is slow once costs nothing.
-func (d *parts) watch() error {
+// ends it, so that a disk that is slow once costs nothing. end ends that.
+func (d *parts) watch() (end func(), err error) {
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || timeout == 0 {
-		return err
+		return func() {}, err
 	}
-	d.background(func(ctx context.Context) {
+	return d.background(func(ctx context.Context) {
 		d.checks.Watch(ctx, timeout/4, func() { _, _ = daemon.SdNotify(false, daemon.SdNotifyWatchdog) }, d.log)
+	}), nil
+}
+
+// endPatience is how long an end may take beside the two times that shutdown_timeout allows for.
+const endPatience = time.Minute
+
+// boundEnd ends this process if it does not end by itself, because a disk does not answer for example. Its unit has no
+// limit, and the watchdog does not count any more. The next berthd goes on as after a kill.
+func (d *parts) boundEnd() {
+	each := time.Duration(d.now.Load().ShutdownTimeout)
+	wait := 2*each + endPatience
+	if wait < each { // a time that does not end
+		return
+	}
+	time.AfterFunc(wait, func() {
+		d.log.Error("berthd does not end by itself, and is ended; what it waits for is in the standard error output",
+			"limit", wait)
+		writeGoroutines(os.Stderr)
+		os.Exit(1)
 	})
-	return nil
 }
 
 // serveDebug serves what berthd tells of itself, from before it has anything else, since a start may hang too.

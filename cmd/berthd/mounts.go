@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"berth/internal/config"
+	"berth/internal/cri"
 	"berth/internal/mountns"
 )
 
@@ -38,6 +39,13 @@ func (d *parts) enterMounts(context.Context) error {
 		return fmt.Errorf("mount_namespace: %w", err)
 	}
 	return fmt.Errorf("mount_namespace: the mount namespace %s is gone", pin)
+}
+
+// takeSockets keeps what systemd has passed from the programs that berthd starts. enterMounts comes before it, since it
+// may execute berthd again, which needs them.
+func (d *parts) takeSockets(context.Context) error {
+	cri.TakePassed()
+	return nil
 }
 
 // makeMounts makes the namespace, unless the node has pods whose mounts are in its own, or cannot have one.

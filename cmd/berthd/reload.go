@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/blockio"
 	"berth/internal/config"
+	"berth/internal/config/check"
 	"berth/internal/image"
 	"berth/internal/image/ranges"
 	"berth/internal/image/registry"
@@ -49,24 +50,38 @@ func (d *parts) on(signals <-chan os.Signal, fn func(context.Context)) {
 	})
 }
 
-// background runs fn until the daemon ends.
-func (d *parts) background(fn func(context.Context)) {
+// background runs fn until the daemon ends, or until end is called.
+func (d *parts) background(fn func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		fn(ctx)
 	}()
-	d.onClose(func() error { cancel(); <-done; return nil })
+	end = func() { cancel(); <-done }
+	d.onClose(func() error { end(); return nil })
+	return end
 }
 
 func (d *parts) reloadOn(signals <-chan os.Signal) { d.on(signals, d.reload) }
 
 // reload reads the configuration anew, and takes what of it a running daemon can take. Of one that is wrong it takes
-// nothing.
+// nothing. What is wrong on the node with a key that has not changed was so before, and is only a warning. The audit
+// log is opened anew in any case, since it was perhaps renamed.
 func (d *parts) reload(ctx context.Context) {
 	begin := time.Now()
-	next, err := loadChecked(d.sources)
+	if reopen, err := d.audit.Reopen(d.now.Load().Audit.File); err != nil {
+		d.log.Error("the audit log is not opened anew", "error", err)
+	} else {
+		reopen()
+	}
+	next, err := config.Load(d.sources)
+	if err == nil {
+		var known error
+		if err, known = d.now.Load().Sort(next, check.Node(next.Config)); known != nil {
+			d.log.Warn("the configuration has keys that cannot work on this node, as before the reload", "error", known)
+		}
+	}
 	if err != nil {
 		d.log.Error("the configuration is not reloaded: what was in force stays so", "error", err)
 		return

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -26,6 +27,32 @@ func (l *Loaded) Adopt(next *Loaded) (merged *Loaded, changed, restart []string)
 	}
 	both.Runtimes = next.Runtimes
 	return merged, differences(l.Config, merged.Config), differences(merged.Config, next.Config)
+}
+
+// Sort divides what is wrong with next on this node: errors about keys that have another value than in l, and those
+// about keys that have not, which are no reason against a reload.
+func (l *Loaded) Sort(next *Loaded, wrong error) (fresh, known error) {
+	before := map[string]value{}
+	for _, v := range l.values() {
+		before[v.key] = v
+	}
+	unchanged := map[string]bool{}
+	for _, v := range next.values() {
+		old, ok := before[v.key]
+		unchanged[v.key] = ok && same(old.held, v.held)
+	}
+	if wrong == nil {
+		return nil, nil
+	}
+	for _, err := range keyErrors(wrong) {
+		var key *KeyError
+		if errors.As(err, &key) && unchanged[key.Key] {
+			known = errors.Join(known, next.Locate(err))
+		} else {
+			fresh = errors.Join(fresh, next.Locate(err))
+		}
+	}
+	return fresh, known
 }
 
 // secret is the key whose value no log has: tokens and passwords of proxies are given to programs so.

@@ -43,6 +43,10 @@ func socketPath(address string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
+// TakePassed marks the sockets that systemd passed as close-on-exec: programs that are started before Listen would have
+// them, too. The caller does not execute its own program again any more.
+func TakePassed() { passed() }
+
 // passed are the descriptors that systemd gave to this process. They are kept for the life of the process:
 // those that are no socket of ours belong to somebody else here, and a collected os.File would close them.
 var passed = sync.OnceValue(func() []*os.File { return activation.Files(false) })
