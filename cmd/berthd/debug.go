@@ -94,7 +94,7 @@ func (d *parts) boundEnd() {
 	}
 	time.AfterFunc(wait, func() {
 		d.log.Error("berthd does not end by itself, and is ended; what it waits for is in the standard error output",
-			"limit", wait)
+			"limit", wait.String())
 		writeGoroutines(os.Stderr)
 		os.Exit(1)
 	})

@@ -231,9 +231,14 @@ func (d *parts) reachKeeper(ctx context.Context) error {
 		Dir:    d.keeperDir(),
 		Binary: binary,
 		Await:  binary == "",
-		Args:   []string{"--log-level=" + d.cfg.LogLevel},
+		// Those of a keeper that is started again after a reload, too.
+		Args:   func() []string { return []string{"--log-level=" + d.now.Load().LogLevel} },
 		Logger: d.log,
 	})
+	if binary == "" && errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("reach the keeper: %w: state is %s, so the service that starts the keeper has to give it --dir %s",
+			err, d.cfg.State, d.keeperDir())
+	}
 	if err != nil {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}

@@ -107,3 +107,18 @@ func TestTwoNodesNeverHaveOneState(t *testing.T) {
 		t.Errorf("the container: %q", got)
 	}
 }
+
+// TestAKeeperElsewhereIsNamed: a service starts the keeper, for another state directory than the configuration's.
+func TestAKeeperElsewhereIsNamed(t *testing.T) {
+	nodetest.BerthOnly(t, "it is about Berth's own directories")
+	ctx, cancel := context.WithTimeout(t.Context(), node.Patience(time.Minute))
+	defer cancel()
+	n, err := node.Start(ctx, node.Options{Args: []string{"--keeper-binary", "none"}})
+	if err == nil {
+		t.Error("a node without a keeper starts")
+		_ = n.Stop()
+	} else if !strings.Contains(err.Error(), "state is ") || !strings.Contains(err.Error(), "/state/keeper") ||
+		!strings.Contains(err.Error(), "to give it --dir ") {
+		t.Errorf("the error does not say what the keeper has to be given: %v", err)
+	}
+}

@@ -462,3 +462,72 @@ func TestTheWatchdogIsToldNothingWhileTheKeeperHangs(t *testing.T) {
 	resume()
 	told("the watchdog is told again")
 }
+
+// TestAReloadIsNotHinderedByWhatWasWrongBefore: what is wrong on the node with a key that has not changed is a warning,
+// and the audit log is opened anew also where the configuration cannot be used. Seen to fail where a reload made the
+// same check as `berthd config check`.
+func TestAReloadIsNotHinderedByWhatWasWrongBefore(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's configuration")
+	dir := t.TempDir()
+	log := filepath.Join(dir, "audit")
+	before := fmt.Sprintf("[audit]\nfile = %q\n[runtimes.gone]\ntype = \"oci\"\npath = %q\n", log, filepath.Join(dir, "gone"))
+	n := nodetest.Start(t, node.Options{Tables: before})
+	rotate := func() {
+		t.Helper()
+		if err := os.Rename(log, log+".1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotate()
+	configure(t, n, "[runtimes.berth]\nsetup = \"libcontainer\"\n")
+	warned := false
+	for _, l := range signalled(t, n, syscall.SIGHUP, "the configuration is") {
+		if strings.Contains(l.Msg, "not reloaded") {
+			t.Errorf("the reload is refused: %s", l.Error)
+		}
+		warned = warned || l.Level == "WARN" && strings.Contains(l.Error, "runtimes.gone.path")
+	}
+	if !warned {
+		t.Error("nothing warns of the runtime that is not there")
+	}
+	if !exists(log) {
+		t.Error("the audit log is not opened anew")
+	}
+	for what, text := range map[string]string{
+		"a key of another runtime that is not there": "[runtimes.new]\ntype = \"oci\"\npath = \"" + dir + "/new\"\n",
+		"a key that nobody knows":                    "wrong = true\n",
+	} {
+		rotate()
+		configure(t, n, text)
+		lines := signalled(t, n, syscall.SIGHUP, "the configuration is")
+		if !slices.ContainsFunc(lines, func(l logLine) bool { return strings.Contains(l.Msg, "not reloaded") }) {
+			t.Errorf("%s: the reload is not refused: %+v", what, lines)
+		}
+		if !exists(log) {
+			t.Errorf("%s: the audit log is not opened anew", what)
+		}
+	}
+}
+
+// TestAKeeperOfLaterHasTheLevelOfAReload: berthd starts it with the log_level that is in force.
+func TestAKeeperOfLaterHasTheLevelOfAReload(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's configuration")
+	n := nodetest.Start(t, node.Options{})
+	configure(t, n, "log_level = \"debug\"\n")
+	signalled(t, n, syscall.SIGHUP, reloaded)
+	before, _ := n.KeeperPID()
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, time.Minute, "another keeper has the level", func() error {
+		pid, ok := n.KeeperPID()
+		if !ok || pid == before {
+			return fmt.Errorf("no other keeper answers")
+		}
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && !strings.Contains(string(args), "--log-level=debug") {
+			err = fmt.Errorf("it has the arguments %q", args)
+		}
+		return err
+	})
+}

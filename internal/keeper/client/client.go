@@ -28,8 +28,8 @@ type Config struct {
 	Dir    string // the keeper's directory, absolute
 	Binary string // berth-keeper; empty: one is only connected to, never started
 	Await  bool   // a service manager starts it: where none listens yet, wait for it
-	// Args are further arguments for a keeper that is started.
-	Args []string
+	// Args returns further arguments for a keeper that is started; nil: there are none.
+	Args func() []string
 	// NoEscrow has the keeper put nothing into escrow here: for tools that look in beside a daemon that holds it. Input
 	// does not work then.
 	NoEscrow bool

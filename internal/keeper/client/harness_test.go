@@ -92,7 +92,7 @@ func startProgram(t testing.TB, program string) *node {
 
 func (n *node) config() keeper.Config {
 	return keeper.Config{
-		Dir: n.dir, Binary: n.program, Args: []string{"--log-level", "debug"},
+		Dir: n.dir, Binary: n.program, Args: func() []string { return []string{"--log-level", "debug"} },
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 }

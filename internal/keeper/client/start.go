@@ -45,7 +45,11 @@ func (s *starter) start(cfg Config) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(cfg.Binary, append([]string{"--dir", cfg.Dir}, cfg.Args...)...)
+	args := []string{"--dir", cfg.Dir}
+	if cfg.Args != nil {
+		args = append(args, cfg.Args()...)
+	}
+	cmd := exec.Command(cfg.Binary, args...)
 	cmd.Dir = "/"
 	cmd.Stderr = log
 	mountns.Pass(cmd)

@@ -39,8 +39,8 @@ const (
 
 // Match compares the ID of a root with its copy in the state directory. If they differ, or one of them is missing or
 // damaged, the root is that of the state directory if nothing runs there, or if the root has the record of something
-// that runs, as on a node whose last berthd knew no IDs: both get the same ID then. Otherwise Match changes nothing, and
-// the error says what to do. The caller holds the locks of both directories, and has ended nothing yet.
+// that runs, as on a node whose last berthd knew no IDs. Then both get the same ID. Otherwise Match changes nothing,
+// and the error says what to do. The caller holds the locks of both directories, and has ended nothing yet.
 func Match(ctx context.Context, dirs *layout.Dirs, k Lister, log *slog.Logger) error {
 	own, err := load(dirs.Root)
 	if err != nil {
@@ -89,8 +89,8 @@ func load(dir string) (m mark, err error) {
 
 func records(dir string) state.Records { return state.Records{Dir: dir, File: markFile} }
 
-// save writes the root's ID, a new one if it shall have none yet, and then the copy. A berthd that is killed between the
-// two leaves a state directory without the ID, or with another one, which is as it was before.
+// save writes the root's ID, a new one if it shall have none yet, and then the copy. A berthd that is killed between
+// the two leaves a state directory without the ID, or with another one, which is as it was before.
 func save(dirs *layout.Dirs, own, want mark) error {
 	if want.ID == "" {
 		want.ID = rand.Text()
