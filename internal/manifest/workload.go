@@ -256,6 +256,17 @@ func (d *decoder) statefulSet(data []byte) error {
 	return w.wrap(err)
 }
 
+// retention checks when the volumes of a StatefulSet's claims are to be removed.
+func (c *checks) retention(path string, policy appsv1.PersistentVolumeClaimRetentionPolicyType) {
+	switch policy {
+	case "", appsv1.RetainPersistentVolumeClaimRetentionPolicyType:
+	case appsv1.DeletePersistentVolumeClaimRetentionPolicyType:
+		c.add(path, "Delete is not supported: `berth volume rm` removes volumes")
+	default:
+		c.add(path, "%q is neither Retain nor Delete", policy)
+	}
+}
+
 func (w *workload) stateful(spec *appsv1.StatefulSetSpec) error {
 	n, err := count("spec.replicas", spec.Replicas)
 	if err != nil {
@@ -267,10 +278,9 @@ func (w *workload) stateful(spec *appsv1.StatefulSetSpec) error {
 	default:
 		c.add("spec.podManagementPolicy", "%q is neither OrderedReady nor Parallel", spec.PodManagementPolicy)
 	}
-	if r := spec.PersistentVolumeClaimRetentionPolicy; r != nil &&
-		(r.WhenDeleted == appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
-		c.add("spec.persistentVolumeClaimRetentionPolicy.whenDeleted", "Delete is not supported: `berth volume rm` removes "+
-			"volumes")
+	if r := spec.PersistentVolumeClaimRetentionPolicy; r != nil {
+		c.retention("spec.persistentVolumeClaimRetentionPolicy.whenDeleted", r.WhenDeleted)
+		c.retention("spec.persistentVolumeClaimRetentionPolicy.whenScaled", r.WhenScaled)
 	}
 	for i := range spec.VolumeClaimTemplates {
 		claim := &spec.VolumeClaimTemplates[i]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,13 +275,7 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 	case "default_ulimits":
 		t.set(from, "ulimits", value)
 	case "default_sysctls":
-		list := []string{"net.ipv4.ip_unprivileged_port_start=0", "net.ipv4.ping_group_range=0 2147483647"}
-		for _, s := range texts(value) {
-			name, _, _ := strings.Cut(s, "=")
-			list = slices.DeleteFunc(list, func(d string) bool { return strings.HasPrefix(d, name+"=") })
-			list = append(list, s)
-		}
-		t.set(from, "default_sysctls", list)
+		t.set(from, "default_sysctls", value) // CRI-O has no others, and Berth's own give rights
 	case "default_mounts":
 		t.set(from, "default_mounts", value)
 	case "log_level":
@@ -324,7 +319,7 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 		if empty(port) {
 			port = int64(9090)
 		}
-		t.set(from, "metrics.address", fmt.Sprintf("%s:%v", host, port))
+		t.set(from, "metrics.address", net.JoinHostPort(host, fmt.Sprint(port)))
 	case "metrics_host", "metrics_port", "metrics_collectors":
 		t.note(from, Needless, "see enable_metrics")
 	case "enable_tracing":

@@ -39,6 +39,7 @@ nri_plugin_dir = "/opt/other/plugins"
 nri_plugin_request_timeout = "3s"
 [crio.metrics]
 enable_metrics = true
+metrics_host = "::1"
 metrics_port = 9537
 `,
 		"crio.conf.d/10-crun.conf": `
@@ -100,10 +101,10 @@ location = "other.example"
 		"pids":               c.PidsLimit == 2048,
 		"namespaces":         c.Network.NetNSDir == "/run/other/netns",
 		"size of logs":       c.Log.Limits().MaxSize == 8<<20,
-		"sysctls":            len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
+		"sysctls":            slices.Equal(c.DefaultSysctls, []string{"net.ipv4.ip_unprivileged_port_start=80"}),
 		"port":               c.Stream.Port == 10011,
 		"refused":            len(c.RefuseMissing) == 1,
-		"metrics":            c.Metrics.Address == "127.0.0.1:9537",
+		"metrics":            c.Metrics.Address == "[::1]:9537",
 		"no built-in bridge": c.Network.RequireCNI,
 		"hosts":              c.HostsDir == filepath.Join(dir, "berth/certs.d"),
 		"socket":             plan.Socket == "/run/mine/crio.sock",
