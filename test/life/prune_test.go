@@ -1,9 +1,14 @@
 package life
 
 import (
+	"bytes"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -162,4 +167,58 @@ spec:
 	if code, _, complaints := berth("restart", "-t", "1", "has-image"); code != 0 {
 		t.Errorf("restart: %s", complaints)
 	}
+}
+
+// TestAPodThatIsBeingStartedIsNotPruned: its init container has ended, and no other is made yet.
+func TestAPodThatIsBeingStartedIsNotPruned(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data, shared := filepath.Join(t.TempDir(), "data"), t.TempDir()
+	file := written(t, `apiVersion: v1
+kind: Pod
+metadata: {name: starting, labels: {app: starting}}
+spec:
+  terminationGracePeriodSeconds: 1
+  initContainers:
+  - name: before
+    image: IMAGE
+    command: [sh, -c, "touch /shared/runs; while [ ! -e /shared/end ]; do sleep 0.1; done"]
+    volumeMounts: [{name: shared, mountPath: /shared}]
+  containers: [{name: c, image: IMAGE, command: [sleep, "600"]}]
+  volumes: [{name: shared, hostPath: {path: `+shared+`}}]
+`)
+	cmd := commandLine(t, n, "--data-dir", data, "run", "-d", file)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, time.Minute, "the init container runs", func() error {
+		_, err := os.Stat(filepath.Join(shared, "runs"))
+		return err
+	})
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(shared, "end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, time.Minute, "the init container ends", func() error {
+		if _, out, _ := typed(t, n, "--data-dir", data, "ps", "-a", "-l", "app=starting", "-o",
+			"jsonpath={[*].state}"); strings.TrimSpace(out) != "exited" {
+			return errors.New(out)
+		}
+		return nil
+	})
+	code, out, says := typed(t, n, "--data-dir", data, "prune", "-f")
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if code != 0 || out != "" {
+		t.Errorf("prune: exit code %d, %q, %s", code, out, says)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("run -d: %v, %s", err, complaints.String())
+	}
+	typed(t, n, "--data-dir", data, "down", file)
 }

@@ -72,7 +72,7 @@ func (a *Applier) Run(ctx context.Context) error {
 	watcher.Patience = -1
 	a.launcher = &launch.Launcher{Runtime: a.Conn.Runtime, Images: a.Conn.Images, Store: a.Store,
 		Watch: watcher, Pull: a.Pull, CreateWithVolumes: a.Conn.CreateWithVolumes, VolumePath: a.Conn.VolumePath,
-		Repeatable: true, Hold: !a.Once}
+		Repeatable: true}
 	a.supervisor = &supervisor.Supervisor{Launcher: a.launcher, Notes: a.Notes, Once: a.Once, Lasting: !a.Once}
 	a.Options.RestartPolicy, a.Options.MayBeEmpty = "Always", true
 	a.files = &directory{path: a.Directory, options: a.Options}

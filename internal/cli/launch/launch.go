@@ -35,8 +35,6 @@ type Launcher struct {
 	Pull func(ctx context.Context, image string, secrets [][]byte) (string, error)
 	// Repeatable: the requests of containers are kept, so that Restart can make them again.
 	Repeatable bool
-	// Hold: the pods are this command's, and Restart leaves them to it.
-	Hold bool
 	// Restore is the directory of a checkpoint of a pod, from which Prepare makes the pod with its containers; empty: it
 	// makes new ones.
 	Restore string

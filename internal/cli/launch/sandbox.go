@@ -25,10 +25,8 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod) error {
 	}
 	defer made()
 	pod.dir = dir
-	if l.Hold {
-		if pod.release, err = dir.Hold(); err != nil {
-			return err
-		}
+	if pod.release, err = dir.Hold(); err != nil { // until it is started, or for as long as this command runs it
+		return err
 	}
 	content := func(v *corev1.Volume) (*poddir.Content, error) {
 		files, err := pod.VolumeFiles(v, pod.Host)

@@ -76,8 +76,8 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 		Runtime: p.Conn.Runtime, Images: p.Conn.Images, Store: p.Store, Host: host,
 		Watch: launch.NewWatch(watchCtx, p.Conn.Runtime), Pull: p.Pull,
 		CreateWithVolumes: p.Conn.CreateWithVolumes, VolumePath: p.Conn.VolumePath,
-		Repeatable: p.Detach || p.Keep, Hold: !p.Detach,
-		Restore: p.Restore,
+		Repeatable: p.Detach || p.Keep,
+		Restore:    p.Restore,
 	}
 	switch {
 	case p.Detach:

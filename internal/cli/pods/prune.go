@@ -184,7 +184,8 @@ func isOver(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbo
 	}
 	var own []*lookup.Container
 	for _, c := range all {
-		if c.PodSandboxId == pod.GetId() {
+		// As long as init containers are all there is, the pod has not begun.
+		if c.PodSandboxId == pod.GetId() && c.Annotations[manifest.AnnotationKind] != manifest.KindInit {
 			own = append(own, c)
 		}
 	}
