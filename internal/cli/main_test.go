@@ -97,7 +97,11 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"pull", "x", "-u", "me"}, command.ExitUsage, "--password-stdin"},
 		{[]string{"inspect", "x", "--type", "node"}, command.ExitUsage, "pod, container and image"},
 		{[]string{"stats", "--interval", "1ms"}, command.ExitUsage, "100ms"},
-		{[]string{"ps", "--address", "tcp://x"}, command.ExitError, "unix"},
+		{[]string{"ps", "--address", "tcp://x"}, command.ExitUsage, "unix"},
+		{[]string{"run", "busybox", "--address", "tcp://x"}, command.ExitError, "systemctl start berthd"},
+		{[]string{"port-forward", "hello", "abc"}, command.ExitUsage, "no port or pair of ports"},
+		{[]string{"apply", "/", "--username", "x"}, command.ExitUsage, "--password-stdin"},
+		{[]string{"version", "-o", "json"}, command.ExitError, "systemctl start berthd"},
 	} {
 		code, _, says := berth(t, c.args...)
 		if code != c.code || !strings.Contains(says, c.says) {
@@ -122,7 +126,7 @@ func TestADeadSocketIsToldFromNone(t *testing.T) {
 
 func TestTheVersionIsKnownWithoutADaemon(t *testing.T) {
 	code, out, _ := berth(t, "version", "-o", "json")
-	if code != 0 || !strings.Contains(out, `"client": "test"`) || !strings.Contains(out, `"error"`) {
+	if code != command.ExitError || !strings.Contains(out, `"client": "test"`) || !strings.Contains(out, `"error"`) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 }

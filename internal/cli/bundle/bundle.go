@@ -27,6 +27,7 @@ import (
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/findings"
+	"berth/internal/cli/table"
 	"berth/internal/config"
 	"berth/internal/doctor"
 )
@@ -191,7 +192,7 @@ var (
 // facts are those of an info that have these keys.
 func facts(info map[string]string, keys []string) map[string]any {
 	var all map[string]any
-	if err := json.Unmarshal([]byte(info["info"]), &all); err != nil {
+	if err := table.Decode([]byte(info["info"]), &all); err != nil {
 		return map[string]any{"error": err.Error()}
 	}
 	out := map[string]any{}

@@ -1,9 +1,18 @@
 package bundle
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
+
+// TestLargeNumbersOfFactsStayWhole.
+func TestLargeNumbersOfFactsStayWhole(t *testing.T) {
+	got, err := json.Marshal(facts(map[string]string{"info": `{"pid": 18446744073709551615}`}, []string{"pid"}))
+	if err != nil || string(got) != `{"pid":18446744073709551615}` {
+		t.Errorf("%s, %v", got, err)
+	}
+}
 
 // TestTheDebugSocketIsThatOfTheConfiguration. Seen to fail where it was always debug.sock below state.
 func TestTheDebugSocketIsThatOfTheConfiguration(t *testing.T) {

@@ -31,6 +31,7 @@ func Exit(ctx context.Context, err error, errOut io.Writer) int {
 	var program *programError
 	var usage *usageError
 	var file *fileError
+	var address *connection.AddressError
 	switch {
 	case err == nil:
 		return 0
@@ -43,7 +44,7 @@ func Exit(ctx context.Context, err error, errOut io.Writer) int {
 		return 0
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || connection.Code(err).String() == "Canceled"):
 		return exitInterrupted
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, &usage), errors.As(err, &address), strings.HasPrefix(err.Error(), "unknown command"):
 		fmt.Fprintf(errOut, "berth: %v\n", err)
 		return ExitUsage
 	case errors.As(err, &file):

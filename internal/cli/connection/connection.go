@@ -44,9 +44,16 @@ type Connection struct {
 func SocketPath(address string) (string, error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return "", fmt.Errorf("address %q is not the absolute path of a unix socket (example: %s)", address, DefaultAddress)
+		return "", &AddressError{address}
 	}
 	return path, nil
+}
+
+// AddressError means that an address is none of a socket.
+type AddressError struct{ Address string }
+
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("address %q is not the absolute path of a unix socket (example: %s)", e.Address, DefaultAddress)
 }
 
 // Dial connects, and fails at once where nobody answers.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -38,7 +39,7 @@ func versionCommand(a *command.App) *cobra.Command {
 				v.Error = connection.Message(err)
 			}
 			if a.Format.Structured() {
-				return table.Document(a.Out, a.Format, v)
+				return errors.Join(table.Document(a.Out, a.Format, v), err)
 			}
 			fmt.Fprintf(a.Out, "berth    %s (%s)\n", v.Client, v.Go)
 			if err != nil {

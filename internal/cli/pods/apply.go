@@ -51,7 +51,7 @@ The systemd unit berth-apply.service runs this command for /etc/berth/manifests.
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return applyDirectory(cmd.Context(), a, args[0], &o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return applyDirectory(cmd, a, args[0], &o) },
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.once, "once", false, "start the pods, and leave them to themselves")
@@ -61,7 +61,11 @@ The systemd unit berth-apply.service runs this command for /etc/berth/manifests.
 	return cmd
 }
 
-func applyDirectory(ctx context.Context, a *command.App, name string, o *applyOptions) error {
+func applyDirectory(cmd *cobra.Command, a *command.App, name string, o *applyOptions) error {
+	ctx := cmd.Context()
+	if err := o.auth.Read(a.Input(ctx)); err != nil {
+		return command.Usage(cmd, err)
+	}
 	info, err := os.Stat(name)
 	if err != nil {
 		return err
@@ -71,9 +75,6 @@ func applyDirectory(ctx context.Context, a *command.App, name string, o *applyOp
 	}
 	directory, err := play.Directory(name)
 	if err != nil {
-		return err
-	}
-	if err := o.auth.Read(a.Input(ctx)); err != nil {
 		return err
 	}
 	socket, err := connection.SocketPath(a.Address)

@@ -18,6 +18,7 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/images"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/table"
 )
 
 // inspection is all that a runtime says of one thing.
@@ -140,7 +141,7 @@ func newInspection(kind string, status proto.Message, info map[string]string) (*
 	}
 	for key, text := range info {
 		var value any
-		if json.Unmarshal([]byte(text), &value) != nil {
+		if table.Decode([]byte(text), &value) != nil {
 			value = text
 		}
 		one.Info[key] = value

@@ -28,7 +28,21 @@ func portForwardCommand(a *command.App) *cobra.Command {
 		Example:           "  berth port-forward hello 8080:80",
 		Args:              command.Arguments(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.Complete(1, command.PodNames),
-		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var ports []forward.Port
+			for _, text := range args[1:] {
+				port, err := forward.ParsePort(text)
+				if err != nil {
+					return command.Usage(cmd, err)
+				}
+				ports = append(ports, port)
+			}
+			ctx := cmd.Context()
+			conn, err := a.Dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
 			pod, err := lookup.Pod(ctx, conn.Runtime, args[0])
 			if err != nil {
 				return err
@@ -36,16 +50,8 @@ func portForwardCommand(a *command.App) *cobra.Command {
 			if pod.GetState() != cri.PodSandboxState_SANDBOX_READY {
 				return fmt.Errorf("pod %s is stopped", lookup.PodName(pod))
 			}
-			var ports []forward.Port
-			for _, text := range args[1:] {
-				port, err := forward.ParsePort(text)
-				if err != nil {
-					return err
-				}
-				ports = append(ports, port)
-			}
 			return forwardPorts(ctx, a, conn, pod, bind, ports)
-		}),
+		},
 	}
 	cmd.Flags().StringSliceVar(&bind, "bind", []string{"localhost"}, "addresses of this machine to listen on")
 	return cmd

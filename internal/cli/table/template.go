@@ -62,6 +62,20 @@ func toJSON(value any) (string, error) {
 	return string(data), err
 }
 
+// Decode reads a document of JSON of whatever form, to print it again. Numbers stay as they are written: a float has too
+// few digits for a limit that is none, 2^64-1.
+func Decode(text []byte, value any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(value); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more follows the document")
+	}
+	return nil
+}
+
 // execute writes what a template makes of the JSON of a value, with a newline at the end.
 func execute(w io.Writer, format Format, value any) error {
 	e, err := format.parse()
@@ -72,10 +86,8 @@ func execute(w io.Writer, format Format, value any) error {
 	if err != nil {
 		return err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
 	var data any
-	if err := decoder.Decode(&data); err != nil {
+	if err := Decode(text, &data); err != nil {
 		return err
 	}
 	var out bytes.Buffer
