@@ -18,7 +18,9 @@ type Resolved struct {
 	Path string `json:"path"`
 	// Mount is the ID of the mount that it is on, as in mountinfo; 0: this kernel does not say (before Linux 5.8).
 	Mount uint64 `json:"mount,omitempty"`
-	Dir   bool   `json:"dir,omitempty"`
+	// Unique is another ID of that mount, which no other mount ever has; 0: this kernel does not say (before Linux 6.8).
+	Unique uint64 `json:"unique,omitempty"`
+	Dir    bool   `json:"dir,omitempty"`
 }
 
 // look adds what the kernel knows of a file without asking a server again.
@@ -31,6 +33,11 @@ func (r *Resolved) look(dir int, path string, flags int) error {
 		r.Mount = st.Mnt_id
 	}
 	r.Dir = st.Mode&unix.S_IFMT == unix.S_IFDIR
+	// The kernel gives one of the two.
+	err := unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID_UNIQUE, &st)
+	if err == nil && st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
+		r.Unique = st.Mnt_id
+	}
 	return nil
 }
 

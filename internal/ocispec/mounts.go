@@ -330,20 +330,34 @@ func hostSource(host string, create bool) (hostpath.Resolved, error) {
 	return source, nil
 }
 
-// keepOptions adds to the options of a mount those by which the host's own mount of the source allows less. They are
-// looked up in the table of mounts: statfs(2) would ask a file system that may not answer.
+// keepOptions adds to the options of a mount those by which the host's own mount of the source allows less.
 func keepOptions(options []string, source hostpath.Resolved) ([]string, error) {
-	on, err := mountOf(source)
+	own, err := restrictions(source)
 	if err != nil {
 		return nil, err
 	}
-	for option := range strings.SplitSeq(on.Options, ",") {
-		if slices.Contains([]string{"ro", "nosuid", "nodev", "noexec", "nosymfollow"}, option) &&
-			!slices.Contains(options, option) {
+	for _, option := range own {
+		if !slices.Contains(options, option) {
 			options = append(options, option)
 		}
 	}
 	return options, nil
+}
+
+// restrictions looks into the table of mounts where the kernel does not answer for one mount, or sees another namespace:
+// statfs(2) would ask a file system that may not answer.
+func restrictions(source hostpath.Resolved) ([]string, error) {
+	if source.Unique != 0 && (mountns.Node() == nil || mountns.Own(source.Path)) {
+		if own, err := mountns.Restrictions(source.Unique); err == nil {
+			return own, nil
+		}
+	}
+	on, err := mountOf(source)
+	if err != nil {
+		return nil, err
+	}
+	all := strings.Split(on.Options, ",")
+	return slices.DeleteFunc(all, func(o string) bool { return !mountns.IsRestriction(o) }), nil
 }
 
 // imageSource is where an image is mounted on the host, or a path in it, whose links stay in the image.
