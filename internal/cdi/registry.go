@@ -74,8 +74,8 @@ func Annotated(annotations map[string]string) ([]string, error) {
 	return names, err
 }
 
-// Inject adds devices to a spec, by their qualified names, each once. The spec is changed only if all are found. sources
-// are the paths on the host of the device nodes that it adds, by those in the container.
+// Inject adds devices to a spec, by their qualified names, each once. The spec is changed only if all are found. The
+// sources are the paths on the host of the device nodes that it adds, by those in the container.
 func (r *Registry) Inject(spec *specs.Spec, names []string) (sources map[string]string, err error) {
 	f, err := r.read()
 	if err != nil {

@@ -38,8 +38,8 @@ type mountAnswer struct {
 }
 
 // Restrictions are the options by which a mount of this mount namespace allows less: ro, nosuid, nodev, noexec and
-// nosymfollow. unique is its ID by STATX_MNT_ID_UNIQUE. It asks the kernel for this mount alone (Linux 6.8): the table of
-// mounts is as long as the node has pods. An error says that somebody else has to be asked.
+// nosymfollow. unique is its ID by STATX_MNT_ID_UNIQUE. It asks the kernel for this mount alone (Linux 6.8): the table
+// of mounts is as long as the node has pods. An error says that somebody else has to be asked.
 func Restrictions(unique uint64) ([]string, error) {
 	request := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), mount: unique, param: mountBasic}
 	var answer mountAnswer

@@ -470,7 +470,8 @@ func TestAReloadIsNotHinderedByWhatWasWrongBefore(t *testing.T) {
 	nodetest.BerthOnly(t, "it is Berth's configuration")
 	dir := t.TempDir()
 	log := filepath.Join(dir, "audit")
-	before := fmt.Sprintf("[audit]\nfile = %q\n[runtimes.gone]\ntype = \"oci\"\npath = %q\n", log, filepath.Join(dir, "gone"))
+	before := fmt.Sprintf("[audit]\nfile = %q\n[runtimes.gone]\ntype = \"oci\"\npath = %q\n", log,
+		filepath.Join(dir, "gone"))
 	n := nodetest.Start(t, node.Options{Tables: before})
 	rotate := func() {
 		t.Helper()

@@ -26,8 +26,8 @@ var list = map[string]row{
 		"registers each resource, and again when the socket comes back, when nobody has answered, " +
 			"and when nobody watches for ten seconds; ends with the reason where it is refused",
 		refused + " TestAPluginThatServesOnlyOnceItIsRegistered TestItRegistersAgainWhenTheKubeletComesBack " +
-			"TestAPluginThatWatchesItsOwnSocketRegistersAgain TestARefusedRegistrationEndsThePlugin TestAKubeletThatDoesNotAnswerIsWaitedFor " +
-			"TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
+			"TestAPluginThatWatchesItsOwnSocketRegistersAgain TestARefusedRegistrationEndsThePlugin " +
+			"TestAKubeletThatDoesNotAnswerIsWaitedFor TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
 	"GetDevicePluginOptions": {"asks once after each registration, for as long as a call may take: the plugin may begin " +
 		"to serve late. An answer counts more than what the registration said. If the plugin does not have this call, the " +
 		"options of its registration hold",
@@ -38,8 +38,8 @@ var list = map[string]row{
 		"When it ends, the devices are unhealthy at once and forgotten after five minutes. Containers live on, and those " +
 		"for which devices are allocated are created and started",
 		"sends all devices at first and after each change",
-		health + " TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices TestAPluginThatGoesAwayHasTimeToReturn TestAPluginThatDoesNotReturnIsForgotten " +
-			"TestAPluginThatDiesLeavesItsContainersAlone TestHealthThatChangesAHundredTimesASecond " + kubelet},
+		health + " TestAPluginThatIsAwayHurtsNobodyWhoHasItsDevices TestAPluginThatGoesAwayHasTimeToReturn " +
+			"TestAPluginThatDoesNotReturnIsForgotten TestAPluginThatDiesLeavesItsContainersAlone TestHealthThatChangesAHundredTimesASecond " + kubelet},
 	"GetPreferredAllocation": {"asks where the plugin offers it and there is a choice. An answer that holds " +
 		"what is not available, or not what must be included, refuses the container; an empty one is no preference",
 		"keeps to one NUMA node, gives no container one device twice, and takes those that fewest share",

@@ -62,8 +62,8 @@ func toJSON(value any) (string, error) {
 	return string(data), err
 }
 
-// Decode reads a document of JSON of whatever form, to print it again. Numbers stay as they are written: a float has too
-// few digits for a limit that is none, 2^64-1.
+// Decode reads a document of JSON of whatever form, to print it again. Numbers stay as they are written: a float has
+// too few digits for a limit that is none, 2^64-1.
 func Decode(text []byte, value any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

@@ -723,9 +723,9 @@ func TestPreStartIsToldWhereItIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices, unless it wants to be told of starts. Containers were seen to fail
+// TestAPluginThatIsAwayHurtsNobodyWhoHasItsDevices, unless it wants to be told of starts. Containers were seen to fail
 // while their plugin restarted, which had nothing to do for them any more.
-func TestAPluginThatIsAwayHurtsNobodyWhoHasHisDevices(t *testing.T) {
+func TestAPluginThatIsAwayHurtsNobodyWhoHasItsDevices(t *testing.T) {
 	m := start(t)
 	p := plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b", "c", "d")...)
 	asks := []device.Ask{ask("one", 1), ask("two", 1), ask("three", 1), ask("four", 1)}
