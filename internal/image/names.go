@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
@@ -16,21 +17,68 @@ import (
 // Tag gives an image one more name, which it returns in full. Another image that has the name loses it, as with a pull.
 // A name with a digest is errdefs.ErrInvalidArgument: what an image's digest is, its registry says.
 func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
-	named, err := parseReference(name)
+	repository, tag, err := tagOf(name)
 	if err != nil {
 		return "", err
 	}
-	tagged, ok := named.(reference.NamedTagged)
-	if !ok {
+	if repository == "" {
 		return "", fmt.Errorf("image %q: a name with a digest cannot be given to an image: %w",
 			name, errdefs.ErrInvalidArgument)
 	}
-	tag := tagged.Name() + ":" + tagged.Tag()
 	add := func(r *imageRecord) { r.addName(&r.Tags, tag, r.checkpoint(refOrID)) }
 	if err := s.change(refOrID, tag, add); err != nil {
 		return "", fmt.Errorf("tag image %s: %w", refOrID, disk.Exhausted(err))
 	}
 	return tag, nil
+}
+
+// Untag takes a name away from an image that has others, and returns it in full. Its digests in that repository go with
+// the last tag there. The only tag of an image is errdefs.ErrFailedPrecondition, as an image that nobody can name any
+// more is removed, and a name with a digest errdefs.ErrInvalidArgument.
+func (s *Store) Untag(_ context.Context, name string) (string, error) {
+	repository, tag, err := tagOf(name)
+	if err != nil {
+		return "", err
+	}
+	if repository == "" {
+		return "", fmt.Errorf("image %q: a name with a digest cannot be taken away from an image: %w",
+			name, errdefs.ErrInvalidArgument)
+	}
+	only := false
+	take := func(r *imageRecord) {
+		if only = len(r.Tags) == 1; only {
+			return
+		}
+		r.dropName(&r.Tags, tag)
+		if slices.ContainsFunc(r.Tags, func(t string) bool { return strings.HasPrefix(t, repository+":") }) {
+			return
+		}
+		for _, digest := range slices.Clone(r.Digests) {
+			if strings.HasPrefix(digest, repository+"@") {
+				r.dropName(&r.Digests, digest)
+			}
+		}
+	}
+	if err := s.change(tag, "", take); err != nil {
+		return "", fmt.Errorf("untag image %s: %w", name, disk.Exhausted(err))
+	}
+	if only {
+		return "", fmt.Errorf("image %s: it is the only tag of the image: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	return tag, nil
+}
+
+// tagOf is a name with a tag in full, and its repository; empty: the name has a digest.
+func tagOf(name string) (repository, tag string, err error) {
+	named, err := parseReference(name)
+	if err != nil {
+		return "", "", err
+	}
+	tagged, ok := named.(reference.NamedTagged)
+	if !ok {
+		return "", "", nil
+	}
+	return tagged.Name(), tagged.Name() + ":" + tagged.Tag(), nil
 }
 
 // Pin says whether clients that free disk space should spare an image. One that the configuration pins stays pinned.
@@ -94,7 +142,6 @@ func (x *index) loses(tag, to string) []*imageRecord {
 		return nil
 	}
 	return []*imageRecord{x.images[id].with(func(c *imageRecord) {
-		c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == tag })
-		c.dropCheckpoint(tag)
+		c.dropName(&c.Tags, tag)
 	})}
 }

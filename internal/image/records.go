@@ -174,6 +174,12 @@ func (r *imageRecord) addName(list *[]string, name, checkpoint string) {
 	}
 }
 
+// dropName takes a name away, from Tags or Digests.
+func (r *imageRecord) dropName(list *[]string, name string) {
+	*list = slices.DeleteFunc(*list, func(n string) bool { return n == name })
+	r.dropCheckpoint(name)
+}
+
 // dropCheckpoint says that the image is no checkpoint by a name.
 func (r *imageRecord) dropCheckpoint(name string) {
 	if i, found := slices.BinarySearch(r.CheckpointNames, name); found {

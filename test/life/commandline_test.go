@@ -296,6 +296,48 @@ func TestTheCommandLinePushesImages(t *testing.T) {
 	}
 }
 
+// TestTheCommandLineTakesANameAway from an image that has others, and removes the image with the last one or by its ID.
+// Seen to fail where rmi removed the image with all of its names.
+func TestTheCommandLineTakesANameAway(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Start(t, node.Options{})
+	nodetest.Pull(t, n, node.Busybox)
+	status := func(name string) *cri.Image {
+		t.Helper()
+		resp, err := n.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Image
+	}
+	const other = "registry.example/web:1"
+	image := status(node.Busybox).GetId()
+	for _, by := range []string{node.Busybox, image} {
+		nodetest.Pull(t, n, node.Busybox)
+		if code, _, complaints := typed(t, n, "tag", node.Busybox, other); code != 0 {
+			t.Fatal(complaints)
+		}
+		code, out, complaints := typed(t, n, "rmi", other)
+		if code != 0 || out != other+"\n" || !strings.Contains(complaints, "only "+other+" is taken away") {
+			t.Errorf("exit code %d, %q, %q", code, out, complaints)
+		}
+		if status(other) != nil || status(node.Busybox) == nil {
+			t.Error("the wrong name has gone")
+		}
+		if by == image {
+			if code, _, complaints := typed(t, n, "tag", node.Busybox, other); code != 0 {
+				t.Fatal(complaints)
+			}
+		}
+		if code, out, complaints := typed(t, n, "rmi", by); code != 0 || out != by+"\n" || complaints != "" {
+			t.Errorf("exit code %d, %q, %q", code, out, complaints)
+		}
+		if status(other) != nil || status(node.Busybox) != nil {
+			t.Errorf("the image is still there after rmi %s", by)
+		}
+	}
+}
+
 // TestTheCommandLineEndsAsAShellDoes: a command that does not exist, and one that cannot be run.
 func TestTheCommandLineEndsAsAShellDoes(t *testing.T) {
 	nodetest.BerthOnly(t, "the command is Berth's")

@@ -605,6 +605,94 @@ func (x *TagResponse) GetName() string {
 	return ""
 }
 
+type UntagRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // with a tag, or :latest; not with a digest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UntagRequest) Reset() {
+	*x = UntagRequest{}
+	mi := &file_berth_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UntagRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UntagRequest) ProtoMessage() {}
+
+func (x *UntagRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UntagRequest.ProtoReflect.Descriptor instead.
+func (*UntagRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *UntagRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type UntagResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // in full
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UntagResponse) Reset() {
+	*x = UntagResponse{}
+	mi := &file_berth_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UntagResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UntagResponse) ProtoMessage() {}
+
+func (x *UntagResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UntagResponse.ProtoReflect.Descriptor instead.
+func (*UntagResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UntagResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type PinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a name or an ID
@@ -615,7 +703,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +715,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +728,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{10}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PinRequest) GetImage() string {
@@ -665,7 +753,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +765,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +778,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{11}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 type PullRequest struct {
@@ -703,7 +791,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +803,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +816,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PullRequest) GetImage() string {
@@ -754,7 +842,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +854,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +867,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 type UsageResponse struct {
@@ -791,7 +879,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +891,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +904,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UsageResponse) GetImages() []*ImageUsage {
@@ -839,7 +927,7 @@ type ImageUsage struct {
 
 func (x *ImageUsage) Reset() {
 	*x = ImageUsage{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -851,7 +939,7 @@ func (x *ImageUsage) String() string {
 func (*ImageUsage) ProtoMessage() {}
 
 func (x *ImageUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -864,7 +952,7 @@ func (x *ImageUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUsage.ProtoReflect.Descriptor instead.
 func (*ImageUsage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ImageUsage) GetId() string {
@@ -912,7 +1000,7 @@ type LayerUsage struct {
 
 func (x *LayerUsage) Reset() {
 	*x = LayerUsage{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1012,7 @@ func (x *LayerUsage) String() string {
 func (*LayerUsage) ProtoMessage() {}
 
 func (x *LayerUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1025,7 @@ func (x *LayerUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayerUsage.ProtoReflect.Descriptor instead.
 func (*LayerUsage) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LayerUsage) GetKey() string {
@@ -964,7 +1052,7 @@ type LoginRequest struct {
 
 func (x *LoginRequest) Reset() {
 	*x = LoginRequest{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1064,7 @@ func (x *LoginRequest) String() string {
 func (*LoginRequest) ProtoMessage() {}
 
 func (x *LoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1077,7 @@ func (x *LoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
 func (*LoginRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LoginRequest) GetRegistry() string {
@@ -1015,7 +1103,7 @@ type LoginResponse struct {
 
 func (x *LoginResponse) Reset() {
 	*x = LoginResponse{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1115,7 @@ func (x *LoginResponse) String() string {
 func (*LoginResponse) ProtoMessage() {}
 
 func (x *LoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1128,7 @@ func (x *LoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
 func (*LoginResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LoginResponse) GetAsked() bool {
@@ -1064,7 +1152,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1164,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1177,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Auth) GetUsername() string {
@@ -1147,7 +1235,7 @@ type PullEvent struct {
 
 func (x *PullEvent) Reset() {
 	*x = PullEvent{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1247,7 @@ func (x *PullEvent) String() string {
 func (*PullEvent) ProtoMessage() {}
 
 func (x *PullEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1260,7 @@ func (x *PullEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullEvent.ProtoReflect.Descriptor instead.
 func (*PullEvent) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PullEvent) GetEvent() isPullEvent_Event {
@@ -1229,7 +1317,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1329,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1342,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{21}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Layer) GetDigest() string {
@@ -1294,7 +1382,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1394,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1407,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{22}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Done) GetImageRef() string {
@@ -1346,7 +1434,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1446,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1459,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{23}
+	return file_berth_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1446,7 +1534,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1546,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1559,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{24}
+	return file_berth_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExecResponse) GetUrl() string {
@@ -1496,7 +1584,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1596,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1609,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{25}
+	return file_berth_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartRequest) GetContainerId() string {
@@ -1582,7 +1670,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1682,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[26]
+	mi := &file_berth_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1695,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{26}
+	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartResponse) GetUrl() string {
@@ -1628,7 +1716,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1728,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[27]
+	mi := &file_berth_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1741,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{27}
+	return file_berth_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *KillRequest) GetContainerId() string {
@@ -1685,7 +1773,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_berth_proto_msgTypes[28]
+	mi := &file_berth_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1785,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[28]
+	mi := &file_berth_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1798,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{28}
+	return file_berth_proto_rawDescGZIP(), []int{30}
 }
 
 type FollowRequest struct {
@@ -1721,7 +1809,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1821,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[29]
+	mi := &file_berth_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1834,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{29}
+	return file_berth_proto_rawDescGZIP(), []int{31}
 }
 
 type AuditLine struct {
@@ -1758,7 +1846,7 @@ type AuditLine struct {
 
 func (x *AuditLine) Reset() {
 	*x = AuditLine{}
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1858,7 @@ func (x *AuditLine) String() string {
 func (*AuditLine) ProtoMessage() {}
 
 func (x *AuditLine) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[30]
+	mi := &file_berth_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1871,7 @@ func (x *AuditLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditLine.ProtoReflect.Descriptor instead.
 func (*AuditLine) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{30}
+	return file_berth_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AuditLine) GetJson() []byte {
@@ -1802,7 +1890,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1902,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[31]
+	mi := &file_berth_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1915,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{31}
+	return file_berth_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -1846,7 +1934,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1946,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[32]
+	mi := &file_berth_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1959,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{32}
+	return file_berth_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -1895,7 +1983,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +1995,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[33]
+	mi := &file_berth_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2008,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{33}
+	return file_berth_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Resource) GetName() string {
@@ -1970,7 +2058,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2070,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[34]
+	mi := &file_berth_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2083,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{34}
+	return file_berth_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Device) GetId() string {
@@ -2040,7 +2128,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2140,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[35]
+	mi := &file_berth_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2153,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{35}
+	return file_berth_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -2136,6 +2224,10 @@ const file_berth_proto_rawDesc = "" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"!\n" +
 	"\vTagResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\"\n" +
+	"\fUntagRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"#\n" +
+	"\rUntagResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\":\n" +
 	"\n" +
 	"PinRequest\x12\x14\n" +
@@ -2240,7 +2332,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x11PHASE_DOWNLOADING\x10\x02\x12\x0e\n" +
 	"\n" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
-	"\fPHASE_EXISTS\x10\x042\xc2\x03\n" +
+	"\fPHASE_EXISTS\x10\x042\xfc\x03\n" +
 	"\x06Images\x124\n" +
 	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01\x127\n" +
 	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x127\n" +
@@ -2248,6 +2340,7 @@ const file_berth_proto_rawDesc = "" +
 	"\x04Push\x12\x15.berth.v1.PushRequest\x1a\x13.berth.v1.PushEvent0\x01\x128\n" +
 	"\x05Login\x12\x16.berth.v1.LoginRequest\x1a\x17.berth.v1.LoginResponse\x122\n" +
 	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x128\n" +
+	"\x05Untag\x12\x16.berth.v1.UntagRequest\x1a\x17.berth.v1.UntagResponse\x128\n" +
 	"\x05Usage\x12\x16.berth.v1.UsageRequest\x1a\x17.berth.v1.UsageResponse\x122\n" +
 	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2\xb4\x01\n" +
 	"\n" +
@@ -2273,7 +2366,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
 	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
@@ -2286,76 +2379,80 @@ var file_berth_proto_goTypes = []any{
 	(*Pushed)(nil),              // 8: berth.v1.Pushed
 	(*TagRequest)(nil),          // 9: berth.v1.TagRequest
 	(*TagResponse)(nil),         // 10: berth.v1.TagResponse
-	(*PinRequest)(nil),          // 11: berth.v1.PinRequest
-	(*PinResponse)(nil),         // 12: berth.v1.PinResponse
-	(*PullRequest)(nil),         // 13: berth.v1.PullRequest
-	(*UsageRequest)(nil),        // 14: berth.v1.UsageRequest
-	(*UsageResponse)(nil),       // 15: berth.v1.UsageResponse
-	(*ImageUsage)(nil),          // 16: berth.v1.ImageUsage
-	(*LayerUsage)(nil),          // 17: berth.v1.LayerUsage
-	(*LoginRequest)(nil),        // 18: berth.v1.LoginRequest
-	(*LoginResponse)(nil),       // 19: berth.v1.LoginResponse
-	(*Auth)(nil),                // 20: berth.v1.Auth
-	(*PullEvent)(nil),           // 21: berth.v1.PullEvent
-	(*Layer)(nil),               // 22: berth.v1.Layer
-	(*Done)(nil),                // 23: berth.v1.Done
-	(*ExecRequest)(nil),         // 24: berth.v1.ExecRequest
-	(*ExecResponse)(nil),        // 25: berth.v1.ExecResponse
-	(*StartRequest)(nil),        // 26: berth.v1.StartRequest
-	(*StartResponse)(nil),       // 27: berth.v1.StartResponse
-	(*KillRequest)(nil),         // 28: berth.v1.KillRequest
-	(*KillResponse)(nil),        // 29: berth.v1.KillResponse
-	(*FollowRequest)(nil),       // 30: berth.v1.FollowRequest
-	(*AuditLine)(nil),           // 31: berth.v1.AuditLine
-	(*ListDevicesRequest)(nil),  // 32: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 33: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 34: berth.v1.Resource
-	(*Device)(nil),              // 35: berth.v1.Device
-	(*Holder)(nil),              // 36: berth.v1.Holder
+	(*UntagRequest)(nil),        // 11: berth.v1.UntagRequest
+	(*UntagResponse)(nil),       // 12: berth.v1.UntagResponse
+	(*PinRequest)(nil),          // 13: berth.v1.PinRequest
+	(*PinResponse)(nil),         // 14: berth.v1.PinResponse
+	(*PullRequest)(nil),         // 15: berth.v1.PullRequest
+	(*UsageRequest)(nil),        // 16: berth.v1.UsageRequest
+	(*UsageResponse)(nil),       // 17: berth.v1.UsageResponse
+	(*ImageUsage)(nil),          // 18: berth.v1.ImageUsage
+	(*LayerUsage)(nil),          // 19: berth.v1.LayerUsage
+	(*LoginRequest)(nil),        // 20: berth.v1.LoginRequest
+	(*LoginResponse)(nil),       // 21: berth.v1.LoginResponse
+	(*Auth)(nil),                // 22: berth.v1.Auth
+	(*PullEvent)(nil),           // 23: berth.v1.PullEvent
+	(*Layer)(nil),               // 24: berth.v1.Layer
+	(*Done)(nil),                // 25: berth.v1.Done
+	(*ExecRequest)(nil),         // 26: berth.v1.ExecRequest
+	(*ExecResponse)(nil),        // 27: berth.v1.ExecResponse
+	(*StartRequest)(nil),        // 28: berth.v1.StartRequest
+	(*StartResponse)(nil),       // 29: berth.v1.StartResponse
+	(*KillRequest)(nil),         // 30: berth.v1.KillRequest
+	(*KillResponse)(nil),        // 31: berth.v1.KillResponse
+	(*FollowRequest)(nil),       // 32: berth.v1.FollowRequest
+	(*AuditLine)(nil),           // 33: berth.v1.AuditLine
+	(*ListDevicesRequest)(nil),  // 34: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 35: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 36: berth.v1.Resource
+	(*Device)(nil),              // 37: berth.v1.Device
+	(*Holder)(nil),              // 38: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
 	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
-	20, // 1: berth.v1.PushRequest.auth:type_name -> berth.v1.Auth
-	22, // 2: berth.v1.PushEvent.layer:type_name -> berth.v1.Layer
+	22, // 1: berth.v1.PushRequest.auth:type_name -> berth.v1.Auth
+	24, // 2: berth.v1.PushEvent.layer:type_name -> berth.v1.Layer
 	8,  // 3: berth.v1.PushEvent.pushed:type_name -> berth.v1.Pushed
-	20, // 4: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
-	16, // 5: berth.v1.UsageResponse.images:type_name -> berth.v1.ImageUsage
-	17, // 6: berth.v1.ImageUsage.layers:type_name -> berth.v1.LayerUsage
-	20, // 7: berth.v1.LoginRequest.auth:type_name -> berth.v1.Auth
-	22, // 8: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
-	23, // 9: berth.v1.PullEvent.done:type_name -> berth.v1.Done
+	22, // 4: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
+	18, // 5: berth.v1.UsageResponse.images:type_name -> berth.v1.ImageUsage
+	19, // 6: berth.v1.ImageUsage.layers:type_name -> berth.v1.LayerUsage
+	22, // 7: berth.v1.LoginRequest.auth:type_name -> berth.v1.Auth
+	24, // 8: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
+	25, // 9: berth.v1.PullEvent.done:type_name -> berth.v1.Done
 	0,  // 10: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	34, // 11: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	35, // 12: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	36, // 13: berth.v1.Device.holders:type_name -> berth.v1.Holder
-	13, // 14: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
+	36, // 11: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	37, // 12: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	38, // 13: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	15, // 14: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
 	1,  // 15: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
 	4,  // 16: berth.v1.Images.Save:input_type -> berth.v1.SaveRequest
 	6,  // 17: berth.v1.Images.Push:input_type -> berth.v1.PushRequest
-	18, // 18: berth.v1.Images.Login:input_type -> berth.v1.LoginRequest
+	20, // 18: berth.v1.Images.Login:input_type -> berth.v1.LoginRequest
 	9,  // 19: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
-	14, // 20: berth.v1.Images.Usage:input_type -> berth.v1.UsageRequest
-	11, // 21: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
-	24, // 22: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
-	26, // 23: berth.v1.Containers.Start:input_type -> berth.v1.StartRequest
-	28, // 24: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
-	30, // 25: berth.v1.Audit.Follow:input_type -> berth.v1.FollowRequest
-	32, // 26: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	21, // 27: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	2,  // 28: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
-	5,  // 29: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
-	7,  // 30: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
-	19, // 31: berth.v1.Images.Login:output_type -> berth.v1.LoginResponse
-	10, // 32: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
-	15, // 33: berth.v1.Images.Usage:output_type -> berth.v1.UsageResponse
-	12, // 34: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
-	25, // 35: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
-	27, // 36: berth.v1.Containers.Start:output_type -> berth.v1.StartResponse
-	29, // 37: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
-	31, // 38: berth.v1.Audit.Follow:output_type -> berth.v1.AuditLine
-	33, // 39: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	27, // [27:40] is the sub-list for method output_type
-	14, // [14:27] is the sub-list for method input_type
+	11, // 20: berth.v1.Images.Untag:input_type -> berth.v1.UntagRequest
+	16, // 21: berth.v1.Images.Usage:input_type -> berth.v1.UsageRequest
+	13, // 22: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
+	26, // 23: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
+	28, // 24: berth.v1.Containers.Start:input_type -> berth.v1.StartRequest
+	30, // 25: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
+	32, // 26: berth.v1.Audit.Follow:input_type -> berth.v1.FollowRequest
+	34, // 27: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	23, // 28: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 29: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 30: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
+	7,  // 31: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
+	21, // 32: berth.v1.Images.Login:output_type -> berth.v1.LoginResponse
+	10, // 33: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	12, // 34: berth.v1.Images.Untag:output_type -> berth.v1.UntagResponse
+	17, // 35: berth.v1.Images.Usage:output_type -> berth.v1.UsageResponse
+	14, // 36: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	27, // 37: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
+	29, // 38: berth.v1.Containers.Start:output_type -> berth.v1.StartResponse
+	31, // 39: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
+	33, // 40: berth.v1.Audit.Follow:output_type -> berth.v1.AuditLine
+	35, // 41: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	28, // [28:42] is the sub-list for method output_type
+	14, // [14:28] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2370,7 +2467,7 @@ func file_berth_proto_init() {
 		(*PushEvent_Layer)(nil),
 		(*PushEvent_Pushed)(nil),
 	}
-	file_berth_proto_msgTypes[20].OneofWrappers = []any{
+	file_berth_proto_msgTypes[22].OneofWrappers = []any{
 		(*PullEvent_Layer)(nil),
 		(*PullEvent_Done)(nil),
 	}
@@ -2380,7 +2477,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -27,6 +27,7 @@ const (
 	Images_Push_FullMethodName  = "/berth.v1.Images/Push"
 	Images_Login_FullMethodName = "/berth.v1.Images/Login"
 	Images_Tag_FullMethodName   = "/berth.v1.Images/Tag"
+	Images_Untag_FullMethodName = "/berth.v1.Images/Untag"
 	Images_Usage_FullMethodName = "/berth.v1.Images/Usage"
 	Images_Pin_FullMethodName   = "/berth.v1.Images/Pin"
 )
@@ -52,6 +53,9 @@ type ImagesClient interface {
 	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (*LoginResponse, error)
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error)
+	// Untag takes a name away from an image that has others. Its digests in that repository go with the last tag there. The
+	// only tag of an image is FAILED_PRECONDITION: RemoveImage removes the image with it.
+	Untag(ctx context.Context, in *UntagRequest, opts ...grpc.CallOption) (*UntagResponse, error)
 	// Usage tells which layers of images are on the disk, and how much space they take. Images share layers.
 	Usage(ctx context.Context, in *UsageRequest, opts ...grpc.CallOption) (*UsageResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
@@ -156,6 +160,16 @@ func (c *imagesClient) Tag(ctx context.Context, in *TagRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *imagesClient) Untag(ctx context.Context, in *UntagRequest, opts ...grpc.CallOption) (*UntagResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UntagResponse)
+	err := c.cc.Invoke(ctx, Images_Untag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *imagesClient) Usage(ctx context.Context, in *UsageRequest, opts ...grpc.CallOption) (*UsageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UsageResponse)
@@ -197,6 +211,9 @@ type ImagesServer interface {
 	Login(context.Context, *LoginRequest) (*LoginResponse, error)
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(context.Context, *TagRequest) (*TagResponse, error)
+	// Untag takes a name away from an image that has others. Its digests in that repository go with the last tag there. The
+	// only tag of an image is FAILED_PRECONDITION: RemoveImage removes the image with it.
+	Untag(context.Context, *UntagRequest) (*UntagResponse, error)
 	// Usage tells which layers of images are on the disk, and how much space they take. Images share layers.
 	Usage(context.Context, *UsageRequest) (*UsageResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
@@ -228,6 +245,9 @@ func (UnimplementedImagesServer) Login(context.Context, *LoginRequest) (*LoginRe
 }
 func (UnimplementedImagesServer) Tag(context.Context, *TagRequest) (*TagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Tag not implemented")
+}
+func (UnimplementedImagesServer) Untag(context.Context, *UntagRequest) (*UntagResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Untag not implemented")
 }
 func (UnimplementedImagesServer) Usage(context.Context, *UsageRequest) (*UsageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Usage not implemented")
@@ -332,6 +352,24 @@ func _Images_Tag_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Images_Untag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UntagRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Untag(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Untag_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Untag(ctx, req.(*UntagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Images_Usage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UsageRequest)
 	if err := dec(in); err != nil {
@@ -382,6 +420,10 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Tag",
 			Handler:    _Images_Tag_Handler,
+		},
+		{
+			MethodName: "Untag",
+			Handler:    _Images_Untag_Handler,
 		},
 		{
 			MethodName: "Usage",

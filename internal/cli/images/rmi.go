@@ -7,8 +7,11 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
@@ -21,7 +24,9 @@ func rmiCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove images",
-		Long:  "Remove images, by name or ID. With --unused, remove all images that no container uses.",
+		Long: `Remove images, by name or ID.
+A name is only taken away from an image that has further ones. With the last one, and by its ID or a digest, the image
+is removed, unless a container uses it. With --unused, remove all images that no container uses.`,
 		Args: command.Arguments(func(_ *cobra.Command, args []string) error {
 			if unused == (len(args) > 0) {
 				return errors.New("name images, or give --unused")
@@ -45,9 +50,16 @@ func rmiCommand(a *command.App) *cobra.Command {
 			}
 			var errs []error
 			for _, name := range args {
-				if err := Remove(ctx, conn, name); err != nil {
+				taken, err := untag(ctx, conn, name)
+				if err == nil && taken == "" {
+					err = Remove(ctx, conn, name)
+				}
+				if err != nil {
 					errs = append(errs, fmt.Errorf("remove image %s: %w", name, err))
 					continue
+				}
+				if taken != "" {
+					fmt.Fprintf(a.Err, "note: the image has further names: only %s is taken away\n", taken)
 				}
 				fmt.Fprintln(a.Out, name)
 			}
@@ -56,6 +68,26 @@ func rmiCommand(a *command.App) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container uses, except pinned images")
 	return cmd
+}
+
+// untag takes a name away from an image that has others, and returns it in full; empty: this is not such a name.
+func untag(ctx context.Context, conn *connection.Connection, name string) (string, error) {
+	status, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
+	if err != nil {
+		return "", connection.Plain(err)
+	}
+	if len(status.GetImage().GetRepoTags()) < 2 {
+		return "", nil
+	}
+	response, err := conn.Pulls.Untag(ctx, &berthv1.UntagRequest{Name: name})
+	switch grpcstatus.Code(err) {
+	case codes.OK:
+		return response.GetName(), nil
+	// A digest, an ID, or the last name by now.
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound:
+		return "", nil
+	}
+	return "", connection.Plain(err)
 }
 
 // Remove removes an image that no container uses.

@@ -26,6 +26,8 @@ type Images interface {
 	LayerUsage(imageID string) []model.LayerUsage
 	// Tag returns the name in full.
 	Tag(ctx context.Context, refOrID, name string) (string, error)
+	// Untag returns the name in full.
+	Untag(ctx context.Context, name string) (string, error)
 	Pin(ctx context.Context, refOrID string, pinned bool) error
 }
 

@@ -30,6 +30,7 @@ func (pull) Get(context.Context, string) (*model.Image, error)                { 
 func (pull) List(context.Context) ([]*model.Image, error)                     { panic("not asked for") }
 func (pull) LayerUsage(string) []model.LayerUsage                             { panic("not asked for") }
 func (pull) Tag(context.Context, string, string) (string, error)              { panic("not asked for") }
+func (pull) Untag(context.Context, string) (string, error)                    { panic("not asked for") }
 func (pull) Pin(context.Context, string, bool) error                          { panic("not asked for") }
 
 func (p pull) Pull(ctx context.Context, req image.PullRequest) (*model.Image, error) {

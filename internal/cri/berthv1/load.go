@@ -69,6 +69,15 @@ func (s *service) Tag(ctx context.Context, req *api.TagRequest) (*api.TagRespons
 	return &api.TagResponse{Name: name}, nil
 }
 
+// Untag takes a name away from an image that has others.
+func (s *service) Untag(ctx context.Context, req *api.UntagRequest) (*api.UntagResponse, error) {
+	name, err := s.images.Untag(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &api.UntagResponse{Name: name}, nil
+}
+
 // Pin says whether clients that free disk space should spare an image.
 func (s *service) Pin(ctx context.Context, req *api.PinRequest) (*api.PinResponse, error) {
 	return &api.PinResponse{}, s.images.Pin(ctx, req.GetImage(), req.GetPinned())
