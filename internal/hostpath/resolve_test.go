@@ -35,10 +35,15 @@ func TestLinksAreFollowed(t *testing.T) {
 	must(os.Symlink("loop", filepath.Join(dir, "loop")))
 	var st unix.Statx_t
 	must(unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st))
+	mount, unique := st.Mnt_id, uint64(0)
+	must(unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID_UNIQUE, &st))
+	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
+		unique = st.Mnt_id
+	}
 	for path, want := range map[string]Resolved{
-		dir + "/relative/../relative": {Path: dir + "/d", Mount: st.Mnt_id, Dir: true},
-		dir + "/absolute":             {Path: file, Mount: st.Mnt_id},
-		dir + "//d/":                  {Path: dir + "/d", Mount: st.Mnt_id, Dir: true},
+		dir + "/relative/../relative": {Path: dir + "/d", Mount: mount, Unique: unique, Dir: true},
+		dir + "/absolute":             {Path: file, Mount: mount, Unique: unique},
+		dir + "//d/":                  {Path: dir + "/d", Mount: mount, Unique: unique, Dir: true},
 	} {
 		for name, resolve := range map[string]func(string) (Resolved, error){"at once": Resolve, "by a child": askResolved} {
 			if got, err := resolve(path); err != nil || got != want {
