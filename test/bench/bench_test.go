@@ -117,7 +117,8 @@ func TestEventsOfChildrenAreNotThoseOfTheirParent(t *testing.T) {
 	}
 	children := got[partChildren]
 	calls, switches, wakeups, cpu := children[0], children[1], children[2], children[3]
-	if calls < 20*times || wakeups < times || wakeups > 5*times || switches < wakeups ||
+	// On a busy machine, one whose time is over before it sleeps is woken by nobody.
+	if calls < 20*times || wakeups < times/2 || wakeups > 5*times || switches < wakeups ||
 		cpu < 1e5*times || cpu > 1e9*times {
 		t.Errorf("of %d times sleep: %v system calls, %v switches, %v wake-ups, %v ns", times, calls, switches, wakeups, cpu)
 	}

@@ -66,7 +66,8 @@ func TestCrictlFollowsALogThatTheKeeperRotates(t *testing.T) {
 		}
 		return nil
 	})
-	c.Sh("echo end >/tmp/end")
+	// The container may end, and the command with it, before the command has.
+	_, _ = c.Exec(60, "sh", "-c", "echo end >/tmp/end")
 	if s := c.WaitExit(); s.State != cri.ContainerState_CONTAINER_EXITED {
 		t.Errorf("the container is %v", s.State)
 	}
