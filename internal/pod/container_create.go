@@ -307,6 +307,10 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The root looks as in the image unless the checkpoint says otherwise.
+	if err := cr.m.storage.MakeUpper(ctx, &cr.pod, cr.id, cr.rec.Label, cr.layers); err != nil {
+		return err
+	}
 	return cr.m.checkpoints.Unpack(ctx, cr.id, hostname, cr.restoring)
 }
 

@@ -166,7 +166,7 @@ func (o Options) makeDirs() error {
 		return err
 	}
 	if !o.Readonly {
-		dirs = append(dirs, dir{upperDir, 0o755}, dir{workDir, 0o700})
+		dirs = append(dirs, dir{workDir, 0o700})
 	}
 	for _, empty := range o.fill() {
 		dirs = append(dirs, dir{filepath.Base(empty), 0o755})
@@ -178,6 +178,12 @@ func (o Options) makeDirs() error {
 	}
 	if o.Readonly {
 		return nil
+	}
+	switch err := os.Mkdir(Upper(o.Dir), 0o755); {
+	case errors.Is(err, fs.ErrExist):
+		return nil // the container may have changed how its root looks, before it was written down
+	case err != nil:
+		return err
 	}
 	return o.dressRoot()
 }

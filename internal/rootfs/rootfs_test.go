@@ -171,6 +171,22 @@ func TestAReadOnlyRootTakesNoWrites(t *testing.T) {
 	}
 }
 
+// TestARootThatWasChangedKeepsItsLook: a restored container may have changed it, and a created one is mounted again
+// after a reboot.
+func TestARootThatWasChangedKeepsItsLook(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	o := Options{Dir: filepath.Join(t.TempDir(), "ctr"), Lowers: layers(t, 1)}
+	path := mount(t, o)
+	must(t, Unmount(o.Dir, path))
+	must(t, os.Chown(Upper(o.Dir), 3, 4))
+	must(t, os.Chmod(Upper(o.Dir), 0o711))
+	var st unix.Stat_t
+	must(t, unix.Stat(mount(t, o), &st))
+	if st.Mode&0o7777 != 0o711 || st.Uid != 3 || st.Gid != 4 {
+		t.Errorf("mode %o of %d:%d", st.Mode&0o7777, st.Uid, st.Gid)
+	}
+}
+
 func TestOwnersAreMappedIntoAUserNamespace(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	lowers := layers(t, 3)

@@ -168,6 +168,7 @@ func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 			allowed := map[string]bool{
 				debug: true, n.Root: true, n.State: true,
 				filepath.Join(n.State, "pods"): true, filepath.Join(n.State, "keeper"): true,
+				filepath.Join(n.State, "id"): true,
 			}
 			for _, p := range []*nodetest.Pod{plain, shared, ofNode, mapped} {
 				allowed[filepath.Join(n.State, "pods", p.ID)] = true

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // timeout of a request to a plugin on these nodes. Plugins that do not hang answer within it on a busy machine, too.
-var timeout = node.Lapse(10 * time.Second)
+var timeout = node.Lapse(5 * time.Second)
 
 // start is a node whose socket plugins may connect to.
 func start(t *testing.T, tables string) *node.Node {

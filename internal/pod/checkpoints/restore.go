@@ -130,8 +130,8 @@ func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string,
 		img.ID, checkpoint.ConfigFile, errdefs.ErrInvalidArgument)
 }
 
-// Unpack puts a checkpoint into a container's directory: CRIU's images, and the writable layer, before the root file
-// system is mounted.
+// Unpack puts a checkpoint into a container's directory: CRIU's images, and what the writable layer has, before the root
+// file system is mounted. The writable layer is there, and empty.
 func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Restoring) error {
 	var err error
 	switch {
@@ -149,9 +149,6 @@ func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Rest
 		return err
 	}
 	upper := rootfs.Upper(k.Containers.Path(id))
-	if err := os.MkdirAll(upper, 0o755); err != nil {
-		return err
-	}
 	diff, err := openRegular(filepath.Join(re.Dir, checkpoint.DiffFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a container that has written nothing

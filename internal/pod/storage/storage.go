@@ -131,6 +131,16 @@ func (st *Store) MountRoot(ctx context.Context, pod *record.Sandbox, id string, 
 	return st.Rootfs.Mount(ctx, o)
 }
 
+// MakeUpper makes the writable layer of a container, empty and with the look of the image's root directory, and leaves
+// nothing mounted.
+func (st *Store) MakeUpper(ctx context.Context, pod *record.Sandbox, id string, label ocispec.Label,
+	layers *image.Layers) error {
+	if _, err := st.MountRoot(ctx, pod, id, label, layers); err != nil {
+		return err
+	}
+	return st.UnmountRoot(pod, id)
+}
+
 // RemountRoot makes sure that a container that was created and not started has its root file system: it is not among
 // the mounted when the node was down since.
 func (st *Store) RemountRoot(ctx context.Context, c *record.ContainerEntry, pod *record.Sandbox,
