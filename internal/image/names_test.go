@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestANameIsTakenAway: the image stays with its others, the last name stays, and a digest goes with the last tag of its
-// repository.
+// TestANameIsTakenAway: the image stays with its others, the last name stays, and a digest goes with the last tag of
+// its repository.
 func TestANameIsTakenAway(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()

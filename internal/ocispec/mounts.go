@@ -344,8 +344,8 @@ func keepOptions(options []string, source hostpath.Resolved) ([]string, error) {
 	return options, nil
 }
 
-// restrictions looks into the table of mounts where the kernel does not answer for one mount, or the mount is in another
-// namespace: statfs(2) would ask a file system that may not answer.
+// restrictions looks into the table of mounts where the kernel does not answer for one mount, or the mount is in
+// another namespace: statfs(2) would ask a file system that may not answer.
 func restrictions(source hostpath.Resolved) ([]string, error) {
 	if source.Unique != 0 && (mountns.Node() == nil || mountns.Own(source.Path)) {
 		if own, err := mountns.Restrictions(source.Unique); err == nil {

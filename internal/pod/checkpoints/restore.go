@@ -130,8 +130,8 @@ func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string,
 		img.ID, checkpoint.ConfigFile, errdefs.ErrInvalidArgument)
 }
 
-// Unpack puts a checkpoint into a container's directory: CRIU's images, and what the writable layer has, before the root
-// file system is mounted. The writable layer is there, and empty.
+// Unpack puts a checkpoint into a container's directory: CRIU's images, and what the writable layer has, before the
+// root file system is mounted. The writable layer is there, and empty.
 func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Restoring) error {
 	var err error
 	switch {
