@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,12 +25,21 @@ type Trash struct {
 	ctx    context.Context // ends Empty
 	filled chan struct{}   // something is in it
 	log    *slog.Logger
+	// remove removes the directory of a pod, a container or a volume.
+	remove func(context.Context, string) error
 }
+
+// A directory that could not be removed is tried again, first after retryFirst and at last every retryLast: what a
+// process still did in it, or what was mounted there, may be over.
+const (
+	retryFirst = time.Second
+	retryLast  = 10 * time.Minute
+)
 
 // New is the trash in a directory, with what an earlier berthd has left in it. Nothing is removed before Empty runs,
 // and nothing after ctx has ended.
 func New(ctx context.Context, dir string, log *slog.Logger) *Trash {
-	return &Trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log}
+	return &Trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log, remove: rootfs.Remove}
 }
 
 // Discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On
@@ -62,33 +72,61 @@ func (t *Trash) removeInPlace(dir string) error {
 			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
-	return errors.Join(err, rootfs.Remove(t.ctx, dir))
+	return errors.Join(err, t.remove(t.ctx, dir))
 }
 
 // Empty removes, until the context of New ends, what Discard has put aside, what a crash has left there included.
 func (t *Trash) Empty() {
+	wait := retryFirst
+	told := map[string]bool{} // the directories whose failure is in the log
 	for {
-		entries, err := os.ReadDir(t.dir)
-		if err != nil {
-			t.log.Error("read the trash", "error", err)
-		}
-		for _, e := range entries {
-			if err := t.remove(path.Join(t.dir, e.Name())); err != nil && t.ctx.Err() == nil {
-				t.log.Error("remove a discarded directory", "error", err)
-			}
+		var again <-chan time.Time
+		if t.emptyOnce(told) {
+			wait = retryFirst
+		} else {
+			again = time.After(wait)
+			wait = min(2*wait, retryLast)
 		}
 		select {
 		case <-t.ctx.Done():
 			return
 		case <-t.filled:
+		case <-again:
 		}
 	}
 }
 
-// remove removes a directory of the trash. A mount that could not be unmounted before, such as the image of an image
+// emptyOnce tells whether the trash is empty.
+func (t *Trash) emptyOnce(told map[string]bool) bool {
+	entries, err := os.ReadDir(t.dir)
+	if err != nil {
+		t.log.Error("read the trash", "error", err)
+	}
+	empty := err == nil
+	for _, e := range entries {
+		err := t.removeOne(path.Join(t.dir, e.Name()))
+		if t.ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			continue
+		}
+		empty = false
+		if !told[e.Name()] {
+			told[e.Name()] = true
+			t.log.Error("remove a discarded directory: it is tried again", "error", err)
+		}
+	}
+	if empty {
+		clear(told)
+	}
+	return empty
+}
+
+// removeOne removes a directory of the trash. A mount that could not be unmounted before, such as the image of an image
 // volume, is detached first, so that no file of a mounted file system is removed.
-func (t *Trash) remove(dir string) error {
-	err := rootfs.Remove(t.ctx, dir)
+func (t *Trash) removeOne(dir string) error {
+	err := t.remove(t.ctx, dir)
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
@@ -99,5 +137,5 @@ func (t *Trash) remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	return rootfs.Remove(t.ctx, dir)
+	return t.remove(t.ctx, dir)
 }

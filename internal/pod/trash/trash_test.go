@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -153,4 +154,24 @@ func TestAMountInADiscardedDirectoryIsDetached(t *testing.T) {
 	if entries(t, other) != 2 {
 		t.Error("what was mounted has been removed")
 	}
+}
+
+// TestWhatCannotBeRemovedNowIsRemovedLater: nobody may discard anything for a long time after that. Seen to fail where
+// only the next Discard had it tried again.
+func TestWhatCannotBeRemovedNowIsRemovedLater(t *testing.T) {
+	tr, dir, background := newTrash(t)
+	fill(t, dir)
+	var tries atomic.Int64
+	really := tr.remove
+	tr.remove = func(ctx context.Context, dir string) error {
+		if tries.Add(1) < 3 {
+			return unix.ENOTEMPTY
+		}
+		return really(ctx, dir)
+	}
+	background.Go(tr.Empty)
+	if err := tr.Discard(dir); err != nil {
+		t.Fatal(err)
+	}
+	awaitEmpty(t, tr)
 }
