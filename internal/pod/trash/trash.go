@@ -36,8 +36,12 @@ const (
 	retryLast  = 10 * time.Minute
 )
 
+// atTheEnd is how long Empty goes on when berthd ends. The calls that were cut off by that have put something aside, and
+// it may be long until the next start.
+const atTheEnd = time.Second
+
 // New is the trash in a directory, with what an earlier berthd has left in it. Nothing is removed before Empty runs,
-// and nothing after ctx has ended.
+// which ends soon after ctx.
 func New(ctx context.Context, dir string, log *slog.Logger) *Trash {
 	return &Trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log, remove: rootfs.Remove}
 }
@@ -75,13 +79,13 @@ func (t *Trash) removeInPlace(dir string) error {
 	return errors.Join(err, t.remove(t.ctx, dir))
 }
 
-// Empty removes, until the context of New ends, what Discard has put aside, what a crash has left there included.
+// Empty removes, until a second after the context of New has ended, what Discard has put aside, what a crash has left there included.
 func (t *Trash) Empty() {
 	wait := retryFirst
 	told := map[string]bool{} // the directories whose failure is in the log
 	for {
 		var again <-chan time.Time
-		if t.emptyOnce(told) {
+		if t.emptyOnce(t.ctx, told) {
 			wait = retryFirst
 		} else {
 			again = time.After(wait)
@@ -89,6 +93,9 @@ func (t *Trash) Empty() {
 		}
 		select {
 		case <-t.ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), atTheEnd)
+			defer cancel()
+			t.emptyOnce(ctx, told)
 			return
 		case <-t.filled:
 		case <-again:
@@ -97,15 +104,15 @@ func (t *Trash) Empty() {
 }
 
 // emptyOnce tells whether the trash is empty.
-func (t *Trash) emptyOnce(told map[string]bool) bool {
+func (t *Trash) emptyOnce(ctx context.Context, told map[string]bool) bool {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
 		t.log.Error("read the trash", "error", err)
 	}
 	empty := err == nil
 	for _, e := range entries {
-		err := t.removeOne(path.Join(t.dir, e.Name()))
-		if t.ctx.Err() != nil {
+		err := t.removeOne(ctx, path.Join(t.dir, e.Name()))
+		if ctx.Err() != nil {
 			return false
 		}
 		if err == nil {
@@ -125,8 +132,8 @@ func (t *Trash) emptyOnce(told map[string]bool) bool {
 
 // removeOne removes a directory of the trash. A mount that could not be unmounted before, such as the image of an image
 // volume, is detached first, so that no file of a mounted file system is removed.
-func (t *Trash) removeOne(dir string) error {
-	err := t.remove(t.ctx, dir)
+func (t *Trash) removeOne(ctx context.Context, dir string) error {
+	err := t.remove(ctx, dir)
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
@@ -137,5 +144,5 @@ func (t *Trash) removeOne(dir string) error {
 	if err != nil {
 		return err
 	}
-	return t.remove(t.ctx, dir)
+	return t.remove(ctx, dir)
 }
