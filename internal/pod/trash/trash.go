@@ -36,8 +36,8 @@ const (
 	retryLast  = 10 * time.Minute
 )
 
-// atTheEnd is how long Empty goes on when berthd ends. The calls that were cut off by that have put something aside, and
-// it may be long until the next start.
+// atTheEnd is how long Empty goes on when berthd ends. The calls that were cut off by that have put something aside,
+// and it may be long until the next start.
 const atTheEnd = time.Second
 
 // New is the trash in a directory, with what an earlier berthd has left in it. Nothing is removed before Empty runs,
@@ -79,7 +79,8 @@ func (t *Trash) removeInPlace(dir string) error {
 	return errors.Join(err, t.remove(t.ctx, dir))
 }
 
-// Empty removes, until a second after the context of New has ended, what Discard has put aside, what a crash has left there included.
+// Empty removes, until a second after the context of New has ended, what Discard has put aside, what a crash has left
+// there included.
 func (t *Trash) Empty() {
 	wait := retryFirst
 	told := map[string]bool{} // the directories whose failure is in the log
