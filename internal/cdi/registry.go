@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -30,29 +29,13 @@ type files struct {
 	cache *cdi.Cache
 }
 
-var registries struct {
-	sync.Mutex
-	byDirs map[string]*Registry
-}
-
 // Open is the registry of directories; nil: DefaultDirs.
 func Open(dirs []string) *Registry {
 	if dirs == nil {
 		dirs = DefaultDirs
 	}
-	key := strings.Join(dirs, "\x00")
-	registries.Lock()
-	defer registries.Unlock()
-	if r := registries.byDirs[key]; r != nil {
-		return r
-	}
 	setValidator()
-	r := &Registry{dirs: slices.Clone(dirs)}
-	if registries.byDirs == nil {
-		registries.byDirs = map[string]*Registry{}
-	}
-	registries.byDirs[key] = r
-	return r
+	return &Registry{dirs: slices.Clone(dirs)}
 }
 
 // read reads the files: they change without notice, and containers with such devices are few. A broken file matters

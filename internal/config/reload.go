@@ -32,6 +32,9 @@ func (l *Loaded) Adopt(next *Loaded) (merged *Loaded, changed, restart []string)
 // Sort divides what is wrong with next on this node: errors about keys that have another value than in l, and those
 // about keys that have not, which are no reason against a reload.
 func (l *Loaded) Sort(next *Loaded, wrong error) (fresh, known error) {
+	if wrong == nil {
+		return nil, nil
+	}
 	before := map[string]value{}
 	for _, v := range l.values() {
 		before[v.key] = v
@@ -40,9 +43,6 @@ func (l *Loaded) Sort(next *Loaded, wrong error) (fresh, known error) {
 	for _, v := range next.values() {
 		old, ok := before[v.key]
 		unchanged[v.key] = ok && same(old.held, v.held)
-	}
-	if wrong == nil {
-		return nil, nil
 	}
 	for _, err := range keyErrors(wrong) {
 		var key *KeyError
