@@ -17,13 +17,9 @@ import (
 // Tag gives an image one more name, which it returns in full. Another image that has the name loses it, as with a pull.
 // A name with a digest is errdefs.ErrInvalidArgument: what an image's digest is, its registry says.
 func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
-	repository, tag, err := tagOf(name)
+	_, tag, err := tagOf(name, "given to")
 	if err != nil {
 		return "", err
-	}
-	if repository == "" {
-		return "", fmt.Errorf("image %q: a name with a digest cannot be given to an image: %w",
-			name, errdefs.ErrInvalidArgument)
 	}
 	add := func(r *imageRecord) { r.addName(&r.Tags, tag, r.checkpoint(refOrID)) }
 	if err := s.change(refOrID, tag, add); err != nil {
@@ -36,13 +32,9 @@ func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
 // the last tag there. The only tag of an image is errdefs.ErrFailedPrecondition, as an image that nobody can name any
 // more is removed, and a name with a digest errdefs.ErrInvalidArgument.
 func (s *Store) Untag(_ context.Context, name string) (string, error) {
-	repository, tag, err := tagOf(name)
+	repository, tag, err := tagOf(name, "taken away from")
 	if err != nil {
 		return "", err
-	}
-	if repository == "" {
-		return "", fmt.Errorf("image %q: a name with a digest cannot be taken away from an image: %w",
-			name, errdefs.ErrInvalidArgument)
 	}
 	only := false
 	take := func(r *imageRecord) {
@@ -68,15 +60,16 @@ func (s *Store) Untag(_ context.Context, name string) (string, error) {
 	return tag, nil
 }
 
-// tagOf is a name with a tag in full, and its repository; empty: the name has a digest.
-func tagOf(name string) (repository, tag string, err error) {
+// tagOf is a name with a tag in full, and its repository. act is what one with a digest cannot be.
+func tagOf(name, act string) (repository, tag string, err error) {
 	named, err := parseReference(name)
 	if err != nil {
 		return "", "", err
 	}
 	tagged, ok := named.(reference.NamedTagged)
 	if !ok {
-		return "", "", nil
+		return "", "", fmt.Errorf("image %q: a name with a digest cannot be %s an image: %w", name, act,
+			errdefs.ErrInvalidArgument)
 	}
 	return tagged.Name(), tagged.Name() + ":" + tagged.Tag(), nil
 }

@@ -72,22 +72,13 @@ is removed, unless a container uses it. With --unused, remove all images that no
 
 // untag takes a name away from an image that has others, and returns it in full; empty: this is not such a name.
 func untag(ctx context.Context, conn *connection.Connection, name string) (string, error) {
-	status, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
-	if err != nil {
-		return "", connection.Plain(err)
-	}
-	if len(status.GetImage().GetRepoTags()) < 2 {
-		return "", nil
-	}
 	response, err := conn.Pulls.Untag(ctx, &berthv1.UntagRequest{Name: name})
 	switch grpcstatus.Code(err) {
-	case codes.OK:
-		return response.GetName(), nil
-	// A digest, an ID, or the last name by now.
+	// A digest or an ID, the last name, or one that nothing has.
 	case codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound:
 		return "", nil
 	}
-	return "", connection.Plain(err)
+	return response.GetName(), connection.Plain(err)
 }
 
 // Remove removes an image that no container uses.
