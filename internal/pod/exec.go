@@ -162,7 +162,8 @@ func (e *execution) wait(ctx context.Context) (*keeper.ExecExit, error) {
 	if err == nil {
 		return exit, nil
 	}
-	if ctx.Err() == nil && limited.Err() != nil {
+	// The keeper has the same deadline, and may answer first that it is over.
+	if ctx.Err() == nil && (limited.Err() != nil || e.timeout > 0 && errors.Is(err, context.DeadlineExceeded)) {
 		// It was killed and has not died: the container is paused, or a file system does not answer. It dies when that ends.
 		return &keeper.ExecExit{TimedOut: true}, nil
 	}

@@ -109,7 +109,8 @@ func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, err
 		within = limited
 	}
 	if err := p.start(within, lives); err != nil {
-		if ctx.Err() == nil && within.Err() != nil {
+		// berthd has the same deadline, and may answer first that it is over.
+		if ctx.Err() == nil && !until.IsZero() && !time.Now().Before(until) {
 			err = &DeadlineError{Pod: p.FullName()}
 		}
 		return nil, p.abandon(ctx, err)
