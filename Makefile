@@ -86,7 +86,7 @@ test: announce test-deps build ## all tests, which must leave the machine as it 
 .PHONY: announce
 announce:
 	@echo "make test runs all tests of this tree as root, with real namespaces, mounts, cgroups and network interfaces:"
-	@echo "the packages' own, then suites on private nodes below $${TMPDIR:-/tmp} (test/life takes 7 minutes,"
+	@echo "the packages' own, then suites on private nodes below $${TMPDIR:-/tmp} (test/life takes 10 minutes,"
 	@echo "test/faults 5), a comparison of the machine with what it was before, and make lint. On two cores at rest"
 	@echo "it takes about a quarter of an hour. Without root: make unit. One test: CONTRIBUTING.md."
 

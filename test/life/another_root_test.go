@@ -110,6 +110,7 @@ func TestTwoNodesNeverHaveOneState(t *testing.T) {
 
 // TestAKeeperElsewhereIsNamed: a service starts the keeper, for another state directory than the configuration's.
 func TestAKeeperElsewhereIsNamed(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "it is about Berth's own directories")
 	ctx, cancel := context.WithTimeout(t.Context(), node.Patience(time.Minute))
 	defer cancel()

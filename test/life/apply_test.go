@@ -136,6 +136,7 @@ spec:
 }
 
 func TestApplyFollowsADirectoryOfManifests(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	m := newManifests(t, nodetest.Shared(t))
 	m.write("web.yaml", keptPod("kept-web", "one"))

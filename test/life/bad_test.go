@@ -99,6 +99,7 @@ func TestAReferenceThatIsNone(t *testing.T) {
 }
 
 func TestARegistryThatIsDown(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "its codes differ")
 	n := nodetest.Shared(t)
 	r, host := broken(t, n)

@@ -36,6 +36,7 @@ func readOne(t *testing.T, cmd *exec.Cmd) {
 
 // TestACommandWhoseReaderIsGoneEndsAndLeavesNothing, as in `berth run IMAGE yes | head -1`.
 func TestACommandWhoseReaderIsGoneEndsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Create(nodetest.Sh("yes | head -n 100000; sleep 600"))
@@ -85,6 +86,7 @@ func TestATerminalIsRestoredWhenTheReaderIsGone(t *testing.T) {
 
 // TestOutputThatCannotBeWrittenIsAnError, without the notes too.
 func TestOutputThatCannotBeWrittenIsAnError(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()

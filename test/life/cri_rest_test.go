@@ -113,6 +113,7 @@ func names[I any](list []I, name func(I) string) (out []string) {
 }
 
 func TestMetricsAreThoseOfCAdvisor(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "metrics over the CRI are newer")
 	n := nodetest.Shared(t)
 	ctx := nodetest.Context(t)

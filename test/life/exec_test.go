@@ -329,6 +329,7 @@ func TestAnExecWhoseClientLeavesDoesNotStay(t *testing.T) {
 // shutdown_timeout, and their container runs on. Seen to fail where Exec did not kill the command of a context that had
 // ended.
 func TestAStopOfBerthdWaitsForCommandsAndThenKillsThem(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "it is about Berth's shutdown_timeout")
 	n := nodetest.Start(t, node.Options{Config: `shutdown_timeout = "20s"` + "\n"})
 	c := nodetest.RunPod(t, n).Run()

@@ -58,6 +58,7 @@ func TestPoststopHooksRunOnce(t *testing.T) {
 // TestAHookOfARestoredContainerHasALimit, as it has in TestAHookHasALimit. Seen to fail where hooks were given their
 // limit by the start of a program alone: the removal waited for the hook's child.
 func TestAHookOfARestoredContainerHasALimit(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir),
 		Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criuPath(t))})

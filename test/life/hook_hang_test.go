@@ -71,6 +71,7 @@ func TestAHookThatHangsHurtsOnlyItsContainer(t *testing.T) {
 // TestAHookHasALimit, after which it is killed with all that it has started. After the container's end nothing else
 // would end it. Seen to fail where libcontainer calls hooks by itself: the hook's child held it up.
 func TestAHookHasALimit(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "its errors are its own")
 	dir := t.TempDir()
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir)})

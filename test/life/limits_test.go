@@ -135,6 +135,7 @@ func immutable(t *testing.T, dir string) (release func()) {
 }
 
 func TestARemovalThatFailsHalfWayIsFinished(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "its directories differ")
 	for _, by := range []string{"the next call", "the next start"} {
 		for _, what := range []string{"containers", "trash", "pods"} {

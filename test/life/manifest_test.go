@@ -328,6 +328,7 @@ func (p *playing) end(by syscall.Signal) (code int) {
 }
 
 func TestAManifestsContainersAreProbedAndStartedAgain(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)
 	p := play(t, n, `apiVersion: v1
@@ -421,6 +422,7 @@ spec:
 }
 
 func TestAFailingPodsStatusIsThatOfItsLastAttempt(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)
 	code, out, complaints := played(t, n, nil, `apiVersion: v1
@@ -763,6 +765,7 @@ spec:
 }
 
 func TestAManifestsFullLogsAreRotated(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)
 	p := play(t, n, `apiVersion: v1

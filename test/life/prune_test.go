@@ -19,6 +19,7 @@ import (
 )
 
 func TestPruneRemovesWhatHasEnded(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "named volumes are Berth's")
 	n := nodetest.Start(t, node.Options{})
 	r, host := broken(t, n)

@@ -331,6 +331,7 @@ func hold(t *testing.T, pid int) (resume func()) {
 
 // TestTheDebugSocketTellsOfADaemonThatIsNotWell, and SIGUSR1 writes goroutines and state, also while the keeper hangs.
 func TestTheDebugSocketTellsOfADaemonThatIsNotWell(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "it is Berth's")
 	n := nodetest.Start(t, node.Options{})
 	get := debugClient(t, n)

@@ -306,6 +306,7 @@ func TestImageStoreSaysWhatItTakes(t *testing.T) {
 // or memory any more. Seen to fail when ImageFsInfo counted the layers of running containers alone, and stats told of
 // the processor time that a container had used when they were read last.
 func TestAContainerThatHasEndedIsCounted(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "it counts its snapshots, when it has measured them")
 	n := nodetest.Shared(t)
 	const size = 32 << 20

@@ -379,6 +379,7 @@ func TestCtrlCEndsAnImageAndRemovesItsPod(t *testing.T) {
 }
 
 func TestAnImageCanBeLeftRunning(t *testing.T) {
+	t.Parallel()
 	nodetest.BerthOnly(t, "named volumes are Berth's")
 	n := nodetest.Shared(t)
 	host := t.TempDir()

@@ -515,6 +515,7 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 // Whoever reads slowly gets all that a command, or a container, wrote before it ended, and how it ended.
 // Seen to fail where the streaming server closes a connection 2 s after the end: 3 MB of 4 MB came with exit code 0.
 func TestWhoPausesLosesNothingOfWhatHasEnded(t *testing.T) {
+	t.Parallel()
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run()
