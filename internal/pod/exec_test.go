@@ -30,8 +30,8 @@ func (k *earlyKeeper) KillExec(context.Context, string, string) error {
 	return nil
 }
 
-// TestAnExecTimesOutThoughTheKeeperSaysSoFirst: seen to fail when only berthd's own clock counted: the command was killed
-// once more, and the error was not that of a timeout.
+// TestAnExecTimesOutThoughTheKeeperSaysSoFirst was seen to fail when only berthd's own clock counted: the command was
+// killed once more, and the error was not that of a timeout.
 func TestAnExecTimesOutThoughTheKeeperSaysSoFirst(t *testing.T) {
 	n := newMemoryNode(t)
 	_, id := n.run()

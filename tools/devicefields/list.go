@@ -39,7 +39,8 @@ var list = map[string]row{
 		"for which devices are allocated are created and started",
 		"sends all devices at first and after each change",
 		health + " TestAPluginThatIsAwayHurtsNobodyWhoHasItsDevices TestAPluginThatGoesAwayHasTimeToReturn " +
-			"TestAPluginThatDoesNotReturnIsForgotten TestAPluginThatDiesLeavesItsContainersAlone TestHealthThatChangesAHundredTimesASecond " + kubelet},
+			"TestAPluginThatDoesNotReturnIsForgotten TestAPluginThatDiesLeavesItsContainersAlone " +
+			"TestHealthThatChangesAHundredTimesASecond " + kubelet},
 	"GetPreferredAllocation": {"asks where the plugin offers it and there is a choice. An answer that holds " +
 		"what is not available, or not what must be included, refuses the container; an empty one is no preference",
 		"keeps to one NUMA node, gives no container one device twice, and takes those that fewest share",

@@ -312,7 +312,7 @@ func (b *Engine) Signal(ctx context.Context, c runtime.Container, sig unix.Signa
 func (b *Engine) KillExec(ctx context.Context, c runtime.Container, execID string, _ int) error {
 	request := &api.TaskRequest{Id: c.ID(), ExecId: execID}
 	var state api.StateResponse
-	// gVisor's shim does not answer while something that an exec has started holds the output of the exec, which has ended.
+	// gVisor's shim does not answer while something that the exec has started holds the output of an exec that has ended.
 	if err := b.call(ctx, killLimit, "State", request, &state); err != nil {
 		if errdefs.IsNotFound(err) || errors.Is(err, errGone) {
 			return nil
