@@ -355,6 +355,7 @@ release: build ## the source and the packages of both architectures of the tag a
 
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
+	$(if $(DESTDIR),,semodule -X 200 -r berth 2>/dev/null || true)
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth
 	rm -f $(addprefix $(DESTDIR)$(unitdir)/,$(UNITS)) $(DESTDIR)$(selinuxdir)/berth.cil
 	rm -rf $(DESTDIR)$(docdir)

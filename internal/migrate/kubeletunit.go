@@ -200,6 +200,12 @@ func (k *Kubelet) inTheWay(id string) string {
 	return unit
 }
 
+// StopPodsCommand ends the pods that a drain leaves to the runtime with that socket: they outlive it.
+func StopPodsCommand(socket string) string {
+	crictl := "crictl -r unix://" + socket
+	return crictl + " pods -q | xargs -r " + crictl + " stopp"
+}
+
 // StopCommand ends the other runtime, and sees to it that nothing starts it again.
 func (k *Kubelet) StopCommand(id string) string {
 	mask := "systemctl mask --now " + id

@@ -130,7 +130,9 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(m.Out, `Images that were imported stay, until "berth rmi --unused" removes them. Then:
+	fmt.Fprint(m.Out, `Images that were imported stay, until "berth rmi --unused" removes them. Then, after a drain:
+  systemctl stop kubelet
+  berth rm --all --force   # pods of DaemonSets and static pods, which would run on
   systemctl disable --now berthd.socket berthd berth-keeper
 `)
 	for _, line := range migrate.ReadKubelet(m.System).StartCommands(id) {
@@ -388,6 +390,7 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 func (m *Migration) printNext(kubelet *migrate.Kubelet, plan *migrate.Plan, cfg *config.Config) {
 	fmt.Fprintln(m.Out, "\nNext, on a node that is drained (docs/migrating.md):")
 	for _, line := range append([]string{
+		"systemctl stop kubelet", migrate.StopPodsCommand(plan.Socket) + "   # of DaemonSets, and static ones",
 		kubelet.StopCommand(plan.ID()), "systemctl enable berth-keeper berthd && systemctl restart berthd",
 	}, kubelet.Commands(plan.ID(), plan.Socket, cfg.Address, m.KubeletConfig)...) {
 		fmt.Fprintln(m.Out, "  "+line)
