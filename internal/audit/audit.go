@@ -3,17 +3,12 @@
 package audit
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/internal/liblog"
 )
@@ -67,11 +62,8 @@ type line struct {
 type Log struct {
 	log *slog.Logger
 
-	mu      sync.Mutex // guards the rest
-	path    string
-	file    *os.File
-	torn    bool // the last line is not whole
-	failing bool
+	mu   sync.Mutex // guards the rest
+	file *file      // nil: none
 
 	subscribers map[*subscriber]bool
 	ended       bool // there are no subscribers any more
@@ -93,33 +85,27 @@ func Open(path string, log *slog.Logger) (*Log, error) {
 // Reopen opens the file of a path, which may be another than before, or the same after the file was renamed. Until
 // change is called, the old file is written to; a change that is not made is given up by not calling it.
 func (l *Log) Reopen(path string) (change func(), err error) {
-	var file *os.File
+	var next *file
 	if path != "" {
-		// O_NONBLOCK: not to wait for the reader of a pipe.
-		file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		info, err := file.Stat()
-		if err == nil && !info.Mode().IsRegular() {
-			err = fmt.Errorf("%s is no regular file", path)
-		}
-		if err != nil {
-			file.Close()
+		if next, err = openFile(path, l.log); err != nil {
 			return nil, err
 		}
 	}
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.file != nil {
-			l.file.Close()
+		if next != nil {
+			go next.run()
 		}
-		l.path, l.file, l.torn, l.failing = path, file, false, false
-		if file == nil {
+		l.mu.Lock()
+		last := l.file
+		l.file = next
+		if next == nil {
 			for s := range l.subscribers {
 				l.cutOff(s, errOff)
 			}
+		}
+		l.mu.Unlock()
+		if last != nil {
+			last.close()
 		}
 	}, nil
 }
@@ -181,30 +167,25 @@ func cut(command []string) ([]string, bool) {
 	return command, false
 }
 
-// write appends a line. Nobody is kept from what he does by a full disk: probes would fail, and pods be killed. The log
-// of berthd says that lines are missing.
+// write passes a line to the file and to the subscribers, and waits until it is written.
 func (l *Log) write(one *line) {
 	one.Time = time.Now().UTC()
 	text, err := json.Marshal(one)
+	if to, w := l.put(text, err); w != nil {
+		to.wait(w)
+	}
+}
+
+func (l *Log) put(text []byte, err error) (*file, *writing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
-		return
+	switch {
+	case l.file == nil:
+		return nil, nil
+	case err != nil:
+		l.file.lost(err)
+		return nil, nil
 	}
-	if err == nil {
-		l.tell(text)
-		text = append(text, '\n')
-		if l.torn {
-			text = append([]byte{'\n'}, text...)
-		}
-		var n int
-		n, err = l.file.Write(text)
-		l.torn = n > 0 && n < len(text) && !bytes.Equal(text[:n], []byte{'\n'}) || n == 0 && l.torn
-	}
-	if err != nil && !l.failing {
-		l.log.Error("lines of the audit are lost from now on", "file", l.path, "error", err)
-	} else if err == nil && l.failing {
-		l.log.Info("the audit is written again", "file", l.path)
-	}
-	l.failing = err != nil
+	l.tell(text)
+	return l.file, l.file.put(text)
 }

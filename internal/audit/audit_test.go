@@ -9,9 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
+	"berth/internal/quota/quotatest"
 )
 
 func lines(t *testing.T, path string) []map[string]any {
@@ -147,7 +152,7 @@ func TestAFullDiskLosesLinesAndNoMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := l.file
+	whole := l.file.out
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
 		t.Fatal(err)
@@ -202,5 +207,77 @@ func TestNoClientMakesALineOfAnyLength(t *testing.T) {
 	all := lines(t, path)
 	if all[1]["command_cut"] != true || all[3]["command_cut"] != true {
 		t.Errorf("nothing says that it was cut: %v, %v", all[1]["command_cut"], all[3]["command_cut"])
+	}
+}
+
+// TestADiskThatDoesNotAnswerHoldsNobodyUp for long, and loses nothing of what may wait. It was seen to hold up all
+// operations, and the end of berthd.
+func TestADiskThatDoesNotAnswerHoldsNobodyUp(t *testing.T) {
+	asroot.Need(t, "a file system that is frozen")
+	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW of linux/fs.h
+	mount := quotatest.Mount(t, "ext4", "defaults")
+	top, err := os.Open(mount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	path := filepath.Join(mount, "audit")
+	var said bytes.Buffer
+	l, err := Open(path, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetInt(int(top.Fd()), freeze, 0); err != nil {
+		t.Fatal(err)
+	}
+	release := sync.OnceFunc(func() {
+		if err := unix.IoctlSetInt(int(top.Fd()), thaw, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	defer release()
+	const operations = maxWaiting // the lines of half of them are lost
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range operations {
+			l.Begin(t.Context(), Operation{Kind: Exec})(0, nil)
+		}
+		if !l.On() {
+			t.Error("nothing is written down any more")
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * patience):
+		release()
+		t.Fatal("operations wait for the disk")
+	}
+	next := filepath.Join(t.TempDir(), "audit")
+	change, err := l.Reopen(next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change()
+	l.Begin(t.Context(), Operation{Kind: Attach})
+	if got := lines(t, next); len(got) != 1 || got[0]["operation"] != Attach {
+		t.Errorf("the next file has %v", got)
+	}
+	last := l.file
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-last.ended
+	release()
+	for end := time.Now().Add(20 * patience); ; time.Sleep(10 * time.Millisecond) {
+		// The daemon's line, the one that hangs, and those that wait.
+		if got := lines(t, path); len(got) == 2+maxWaiting {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the file has %d lines", len(got))
+		}
+	}
+	if log := said.String(); strings.Count(log, "does not answer") != 1 || strings.Count(log, "are lost") != 1 {
+		t.Errorf("berthd logs\n%s", log)
 	}
 }
