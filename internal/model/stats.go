@@ -39,8 +39,8 @@ type PSIData struct {
 
 // CPUUsage is cumulative since the cgroup was made.
 type CPUUsage struct {
-	UsageNanoSeconds uint64 // sum over all cores
-	UsageNanoCores   uint64 // rate over the time since the last reading; 0: unknown
+	UsageNanoSeconds uint64  // sum over all cores
+	UsageNanoCores   *uint64 // rate over the time since the last reading; nil: there was none, or not long enough ago
 	PSI              *PSI
 }
 

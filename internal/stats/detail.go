@@ -27,15 +27,17 @@ type Detail struct {
 	InactiveFile *uint64
 	Kernel       *uint64
 	MaxUsage     *uint64
-	FailCount    *uint64 // how often the limit was hit
-	OOMKills     *uint64
-	SwapLimit    *uint64 // of swap; on cgroup v1 of memory and swap together; 0: none
-	Disks        []Disk
-	ThreadsMax   *uint64 // 0: no limit
-	Count        *uint64 // processes; Cgroup.Processes counts their threads too
-	Descriptors  *uint64 // open files of all processes
-	Sockets      *uint64
-	OpenFiles    *uint64 // the soft limit of the init process; nil: none
+	// OwnFaults and OwnMajorFaults are without those of the cgroups below, where the kernel tells them apart (v1).
+	OwnFaults, OwnMajorFaults *uint64
+	FailCount                 *uint64 // how often the limit was hit
+	OOMKills                  *uint64
+	SwapLimit                 *uint64 // of swap; on cgroup v1 of memory and swap together; 0: none
+	Disks                     []Disk
+	ThreadsMax                *uint64 // 0: no limit
+	Count                     *uint64 // processes; Cgroup.Processes counts their threads too
+	Descriptors               *uint64 // open files of all processes
+	Sockets                   *uint64
+	OpenFiles                 *uint64 // the soft limit of the init process; nil: none
 }
 
 // Throttling is what the limit of CPU time has done.
@@ -156,7 +158,8 @@ func (out *Detail) readUnified(d directory) {
 		}
 	}
 	d.figures("memory.stat", map[string]**uint64{"file": &out.Cache, "file_mapped": &out.MappedFile,
-		"active_file": &out.ActiveFile, "inactive_file": &out.InactiveFile, "kernel": &out.Kernel}) // kernel: Linux 5.18
+		"active_file": &out.ActiveFile, "inactive_file": &out.InactiveFile, "kernel": &out.Kernel, // kernel: Linux 5.18
+		"pgfault": &out.OwnFaults, "pgmajfault": &out.OwnMajorFaults})
 	out.MaxUsage = d.figure("memory.peak") // Linux 5.19
 	d.figures("memory.events", map[string]**uint64{"max": &out.FailCount})
 	out.readSwapLimit(d, "memory.swap.max")
@@ -173,7 +176,8 @@ func (out *Detail) readUnified(d directory) {
 
 func (out *Detail) readMemory(d directory) {
 	d.figures("memory.stat", map[string]**uint64{"total_cache": &out.Cache, "total_mapped_file": &out.MappedFile,
-		"total_active_file": &out.ActiveFile, "total_inactive_file": &out.InactiveFile})
+		"total_active_file": &out.ActiveFile, "total_inactive_file": &out.InactiveFile,
+		"pgfault": &out.OwnFaults, "pgmajfault": &out.OwnMajorFaults})
 	out.Kernel = d.figure("memory.kmem.usage_in_bytes")
 	out.MaxUsage = d.figure("memory.max_usage_in_bytes")
 	out.FailCount = d.figure("memory.failcnt")

@@ -12,7 +12,7 @@ type entry struct {
 	mu      sync.Mutex
 	busy    chan struct{} // closed when the goroutine that reads the entry is done; nil: none reads it
 	reading *Cgroup       // the last; immutable
-	rate    uint64        // nanocores
+	rate    *uint64       // nanocores; nil: not known
 	base    *Cgroup       // the reading that the next rate is taken from
 	nets    []model.InterfaceUsage
 	crowded bool                 // it was logged that there are more interfaces than nets may have
@@ -88,17 +88,17 @@ func (e *entry) take(r *Cgroup) {
 	defer e.mu.Unlock()
 	e.reading = r
 	if r == nil || r.CPU == nil {
-		e.base, e.rate = nil, 0
+		e.base, e.rate = nil, nil
 		return
 	}
 	if e.base == nil || r.CPU.UsageNanoSeconds < e.base.CPU.UsageNanoSeconds { // less than before: another cgroup
-		e.base, e.rate = r, 0
+		e.base, e.rate = r, nil
 		return
 	}
 	if window := r.At.Sub(e.base.At); window >= minWindow {
 		used := r.CPU.UsageNanoSeconds - e.base.CPU.UsageNanoSeconds
-		e.rate = uint64(float64(used) / window.Seconds())
-		e.base = r
+		rate := uint64(float64(used) / window.Seconds())
+		e.base, e.rate = r, &rate
 	}
 }
 

@@ -155,7 +155,7 @@ func (s *Sampler) entry(t Target) *entry {
 	e.mu.Lock()
 	e.layerDir, e.ended = t.Layer, t.Ended
 	if t.Cgroup == "" {
-		e.reading, e.base, e.rate = nil, nil, 0
+		e.reading, e.base, e.rate = nil, nil, nil
 	}
 	e.mu.Unlock()
 	return e

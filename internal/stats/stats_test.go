@@ -286,21 +286,26 @@ func TestRatesComeFromTwoReadings(t *testing.T) {
 	for _, step := range []struct {
 		at   time.Duration
 		ns   uint64
-		want uint64
+		want int64 // -1: unknown
 	}{
-		{0, 1e9, 0},                      // one reading says nothing
-		{100 * time.Millisecond, 2e9, 0}, // too near
-		{2 * time.Second, 2e9, 5e8},      // 1 s of CPU in 2 s
+		{0, 1e9, -1},                      // one reading says nothing
+		{100 * time.Millisecond, 2e9, -1}, // too near
+		{2 * time.Second, 2e9, 5e8},       // 1 s of CPU in 2 s
 		{2100 * time.Millisecond, 2e9, 5e8},
 		{12 * time.Second, 12e9, 1e9},
-		{22 * time.Second, 5, 0}, // a restart
+		{22 * time.Second, 5, -1}, // a restart
 		{32 * time.Second, 1e9 + 5, 1e8},
+		{42 * time.Second, 1e9 + 5, 0}, // at rest, which is not unknown
 	} {
 		e.take(reading(step.at, step.ns))
 		var u model.ContainerUsage
 		e.container(&u)
-		if u.CPU.UsageNanoCores != step.want {
-			t.Errorf("after %v: %d nanocores, want %d", step.at, u.CPU.UsageNanoCores, step.want)
+		got := int64(-1)
+		if u.CPU.UsageNanoCores != nil {
+			got = int64(*u.CPU.UsageNanoCores)
+		}
+		if got != step.want {
+			t.Errorf("after %v: %d nanocores, want %d", step.at, got, step.want)
 		}
 	}
 	e.take(nil)

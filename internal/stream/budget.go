@@ -36,7 +36,7 @@ type share struct {
 }
 
 // take says whether the connection may have n more. While n is at most least, it has something where it may not: what
-// it gives back makes room for the next, and it need not wait for other connections.
+// it gives back makes room for the next. What others give back it finds when it tries again.
 func (s *share) take(n int64) bool {
 	if s.held+n > s.most {
 		return false

@@ -358,10 +358,13 @@ func (c *spdyConn) answer() {
 	}
 }
 
-// probe sends a ping if the reader waits for room. It is no sign that something moves.
+// probe lets a reader that waits for room try again, and sends a ping. It is no sign that something moves.
 func (c *spdyConn) probe() {
 	c.mu.Lock()
 	full := c.full
+	if full {
+		c.room.Signal() // other connections may have given something back, of which nobody tells
+	}
 	c.mu.Unlock()
 	if !full {
 		return

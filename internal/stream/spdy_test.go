@@ -203,6 +203,40 @@ func TestConnectionsShareABudgetBeyondWhatEachMayHold(t *testing.T) {
 	}
 }
 
+// TestWhatOthersGiveBackIsFound: a connection of which one stream stands still waits for the budget that it shares, and
+// goes on once others have given something back. It was seen to wait for its own stream.
+func TestWhatOthersGiveBackIsFound(t *testing.T) {
+	memory := newBudget(0)
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _, _ = io.Copy(io.Discard, far) }() // pings
+	c := newSPDY(near, bufio.NewReader(near), memory, time.Hour, 10, nil)
+	defer c.end()
+	stuck, s := newSPDYStream(c, 1, nil), newSPDYStream(c, 3, nil)
+	if !stuck.reserve(connectionLeast - pieceCost) {
+		t.Fatal("there is no room for what a connection may always have")
+	}
+	done := make(chan bool)
+	go func() { done <- s.reserve(1) }()
+	eventually(t, "the other stream waits", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.full })
+	c.probe()
+	select {
+	case <-done:
+		t.Fatal("there is room where nobody has given any back")
+	case <-time.After(100 * time.Millisecond):
+	}
+	memory.free.Add(1 << 20)
+	eventually(t, "it goes on", func() bool {
+		c.probe()
+		select {
+		case ok := <-done:
+			return ok
+		default:
+			return false
+		}
+	})
+}
+
 // logged is what a server has logged.
 type logged struct {
 	mu   sync.Mutex

@@ -61,8 +61,8 @@ func fromCPU(u *model.CPUUsage, at time.Time) *api.CpuUsage {
 		UsageCoreNanoSeconds: number(u.UsageNanoSeconds),
 		Psi:                  fromPSI(u.PSI),
 	}
-	if u.UsageNanoCores != 0 { // 0 is unknown: a client computes the rate itself then
-		out.UsageNanoCores = number(u.UsageNanoCores)
+	if u.UsageNanoCores != nil { // without it, a client computes the rate itself
+		out.UsageNanoCores = number(*u.UsageNanoCores)
 	}
 	return out
 }

@@ -139,6 +139,17 @@ func TestARegistryTakesTheMetricsOfARealProcess(t *testing.T) {
 			t.Errorf("%s is missing", want)
 		}
 	}
+	scopes := map[string]bool{} // cAdvisor and containerd have one that is called container
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				scopes[l.GetValue()] = scopes[l.GetValue()] || f.GetName() == "container_memory_failures_total"
+			}
+		}
+	}
+	if !scopes["container"] || !scopes["hierarchy"] {
+		t.Error("container_memory_failures_total has not the two scopes")
+	}
 }
 
 // TestThePageNamesWhatIsMissing: a metric that the page calls missing is not there.

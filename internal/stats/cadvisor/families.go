@@ -122,9 +122,16 @@ var families = []family{
 	{name: "container_memory_failures_total", help: "Cumulative count of memory allocation failures.",
 		labels: []string{"failure_type", "scope"},
 		values: func(s *Subject, add adder) {
-			if s.Detail != nil && s.Detail.Memory != nil {
-				add(s.Detail.Memory.PageFaults, s.at(), "pgfault", "hierarchy")
-				add(s.Detail.Memory.MajorPageFaults, s.at(), "pgmajfault", "hierarchy")
+			if s.Detail == nil || s.Detail.Memory == nil {
+				return
+			}
+			add(s.Detail.Memory.PageFaults, s.at(), "pgfault", "hierarchy")
+			add(s.Detail.Memory.MajorPageFaults, s.at(), "pgmajfault", "hierarchy")
+			if own := s.Detail.OwnFaults; own != nil {
+				add(*own, s.at(), "pgfault", "container")
+			}
+			if own := s.Detail.OwnMajorFaults; own != nil {
+				add(*own, s.at(), "pgmajfault", "container")
 			}
 		}},
 	of("container_oom_events_total", "Count of out of memory events observed for the container", counter,
