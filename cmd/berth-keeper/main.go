@@ -57,7 +57,7 @@ func run() error {
 	}
 	if !*escrowProcess { // that one mounts nothing
 		// Before anything that the program would have to do again.
-		if err := mountns.Enter(mountns.Pin(*dir)); err != nil {
+		if err := mountns.Enter(context.Background(), mountns.Pin(*dir)); err != nil {
 			return err
 		}
 	}

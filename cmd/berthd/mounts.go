@@ -16,9 +16,9 @@ func (d *parts) keeperDir() string { return filepath.Join(d.cfg.State, "keeper")
 
 // enterMounts sees to it that berthd is in the mount namespace that the configuration wants, or in that in which the
 // mounts of pods are already. It may execute the program again.
-func (d *parts) enterMounts(context.Context) error {
+func (d *parts) enterMounts(ctx context.Context) error {
 	pin, want := mountns.Pin(d.keeperDir()), d.cfg.MountNamespace
-	if err := mountns.Enter(pin); err != nil {
+	if err := mountns.Enter(ctx, pin); err != nil {
 		return fmt.Errorf("mount_namespace: %w", err)
 	}
 	switch inside := mountns.Node() != nil; {
@@ -35,7 +35,7 @@ func (d *parts) enterMounts(context.Context) error {
 	if made, err := d.makeMounts(pin); err != nil || !made {
 		return err
 	}
-	if err := mountns.Enter(pin); err != nil {
+	if err := mountns.Enter(ctx, pin); err != nil {
 		return fmt.Errorf("mount_namespace: %w", err)
 	}
 	return fmt.Errorf("mount_namespace: the mount namespace %s is gone", pin)

@@ -1,9 +1,11 @@
 package mountns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -50,8 +52,9 @@ func Same(pid int) (bool, error) {
 
 // Enter moves this process into the namespace that is pinned, if there is one and it is not there already: the program
 // is executed again in it, with its arguments, its environment, and the descriptors that are not close-on-exec. So it
-// is called before anything else. It only returns if there is nothing to do, or if that has failed.
-func Enter(pin string) error {
+// is called before anything else. It only returns if there is nothing to do, if that has failed, or if ctx has ended,
+// as by a signal to end: the program that is executed would know nothing of it.
+func Enter(ctx context.Context, pin string) error {
 	if inside, err := Inside(pin); err != nil || inside {
 		return errors.Join(err, takeNode(pin))
 	}
@@ -88,6 +91,10 @@ func Enter(pin string) error {
 	}
 	if err := unix.Chdir(dir); err != nil {
 		dir = "/"
+	}
+	signal.Reset(unix.SIGINT, unix.SIGTERM) // one that comes from now on ends this process
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	err = syscall.Exec(self, os.Args, env)
 	if errors.Is(err, unix.ENOENT) { // it was replaced meanwhile

@@ -1,6 +1,7 @@
 package mountns
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -37,7 +38,12 @@ func TestMain(m *testing.M) {
 
 // inside enters the namespace, and does what is in the variable MOUNTNS_DO: a command of sh.
 func inside(pin string) error {
-	if err := Enter(pin); err != nil {
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	if os.Getenv("MOUNTNS_ENDED") != "" {
+		end()
+	}
+	if err := Enter(ctx, pin); err != nil {
 		return err
 	}
 	if is, err := Inside(pin); err != nil || !is {
@@ -122,6 +128,12 @@ func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
 	if is, err := Inside(pin); err != nil || is {
 		t.Fatalf("who makes it is in it: %v, %v", is, err)
 	}
+	t.Run("one that was to end does not go on in it", func(t *testing.T) { // seen to fail: it went on
+		t.Setenv("MOUNTNS_ENDED", "1")
+		if out, err := try(pin, "echo goes on"); err == nil || out != context.Canceled.Error() {
+			t.Errorf("%v: %q", err, out)
+		}
+	})
 	do(t, pin, "mkdir -p "+root+"/x "+state+"/x; mount -t tmpfs own "+root+"/x; mount -t tmpfs own "+state+"/x")
 	command := "findmnt -n -o SOURCE " + root + "/before | tail -n 1; findmnt -n -o SOURCE " + volumes + "/early"
 	if got := do(t, pin, command); got != "disk\nearly" {
@@ -169,7 +181,7 @@ func TestMountsStayInTheNamespaceAndOthersPropagate(t *testing.T) {
 	if Pinned(pin) {
 		t.Error("it is pinned without a pin")
 	}
-	if err := Enter(pin); err != nil {
+	if err := Enter(t.Context(), pin); err != nil {
 		t.Error(err)
 	}
 	t.Cleanup(func() { // or the directory cannot be removed
