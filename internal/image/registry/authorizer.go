@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 )
 
 // authorizer authorizes the requests to one configured host, and those that the host redirects to others. Credentials
@@ -32,6 +33,8 @@ type authorizer struct {
 	tokens   docker.Authorizer // guarded by mu
 	accepted map[string]bool   // tokens that the host has accepted, until they are renewed; guarded by mu
 	renewed  map[string]bool   // tokens that the host accepted and then refused; guarded by mu
+	// challenges are the answers 401 from which tokens knows how hosts authorize requests, by host; guarded by mu.
+	challenges map[string]*http.Response
 }
 
 // newAuthorizer is for a host whose requests go over a transport, without the library's fallback to plain HTTP.
@@ -55,6 +58,7 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 	}
 	a.asking = make(chan struct{}, 1)
 	a.tokens, a.accepted, a.renewed = a.fresh(), map[string]bool{}, map[string]bool{}
+	a.challenges = map[string]*http.Response{}
 	return a
 }
 
@@ -92,8 +96,54 @@ func (a *authorizer) renew(token string) bool {
 		delete(a.accepted, token)
 		a.renewed[token] = true
 		a.tokens = a.fresh()
+		clear(a.challenges)
 	}
 	return a.renewed[token]
+}
+
+// forget has the library forget that a token service has failed: it would return that error for ever. What hosts have
+// asked for is kept. Otherwise each of many requests that wait for a token would be sent without one when the one
+// before it has failed, and the library gives up after five answers 401.
+func (a *authorizer) forget(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tokens = a.fresh()
+	for _, challenge := range a.challenges {
+		_ = a.tokens.AddResponses(ctx, []*http.Response{challenge}) // a host whose challenge is missing asks again
+	}
+}
+
+// challenged passes on what a host has asked for. Like the library, it goes by the first challenge of a host until the
+// host says that a token is no longer good.
+func (a *authorizer) challenged(ctx context.Context, responses []*http.Response) error {
+	last := responses[len(responses)-1]
+	host := last.Request.URL.Host
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.tokens.AddResponses(ctx, responses); err != nil {
+		delete(a.challenges, host)
+		return err
+	}
+	anew := slices.ContainsFunc(auth.ParseAuthHeader(last.Header), func(c auth.Challenge) bool {
+		return c.Parameters["error"] != ""
+	})
+	if a.challenges[host] == nil || anew {
+		a.challenges[host] = &http.Response{StatusCode: last.StatusCode, Request: last.Request,
+			Header: http.Header{"Www-Authenticate": last.Header.Values("WWW-Authenticate")}}
+	}
+	return nil
+}
+
+// refusedToken tells whether a token service has refused the credentials, or what they are to be used for. The same
+// request would be refused again, and a service may count wrong passwords. Everything else may be different the next
+// time: that the service is overloaded, that the connection broke, or that the caller gave up.
+func refusedToken(err error) bool {
+	var unexpected remoteerrors.ErrUnexpectedStatus
+	if errors.As(err, &unexpected) {
+		code := unexpected.StatusCode
+		return code >= 400 && code < 500 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests
+	}
+	return errors.Is(err, docker.ErrInvalidAuthorization)
 }
 
 // ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service.
@@ -182,7 +232,11 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-a.asking }()
-	return a.library().Authorize(ctx, req)
+	err := a.library().Authorize(ctx, req)
+	if err != nil && !refusedToken(err) {
+		a.forget(ctx)
+	}
+	return err
 }
 
 // AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization.
@@ -222,5 +276,5 @@ func (a *authorizer) addResponses(ctx context.Context, responses []*http.Respons
 			return fmt.Errorf("%w: %w", err, docker.ErrInvalidAuthorization)
 		}
 	}
-	return a.library().AddResponses(ctx, responses)
+	return a.challenged(ctx, responses)
 }

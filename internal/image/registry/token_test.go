@@ -1,0 +1,161 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/model"
+)
+
+// tokens is a registry at registry.test that wants a token of its own service for a manifest and a blob.
+type tokens struct {
+	asked    atomic.Int64 // how often the service was asked for a token
+	manifest []byte
+	blob     []byte
+}
+
+// newTokens starts one. fail answers the nth request for a token, unless it returns false.
+func newTokens(w *world, fail func(n int64, rw http.ResponseWriter, req *http.Request) bool) *tokens {
+	w.Helper()
+	r := &tokens{manifest: []byte(`{"schemaVersion":2}`), blob: []byte("layer")}
+	w.serve("registry.test:443", func(rw http.ResponseWriter, req *http.Request) {
+		switch {
+		case req.URL.Path == "/token":
+			if !fail(r.asked.Add(1), rw, req) {
+				fmt.Fprint(rw, `{"token":"good"}`)
+			}
+		case req.Header.Get("Authorization") != "Bearer good":
+			rw.Header().Set("WWW-Authenticate",
+				`Bearer realm="https://registry.test/token",service="x",scope="repository:a:pull"`)
+			rw.WriteHeader(http.StatusUnauthorized)
+		case req.URL.Path == "/v2/a/blobs/"+digest.FromBytes(r.blob).String():
+			_, _ = rw.Write(r.blob)
+		default:
+			rw.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+			rw.Header().Set("Docker-Content-Digest", digest.FromBytes(r.manifest).String())
+			_, _ = rw.Write(r.manifest)
+		}
+	})
+	return r
+}
+
+// read reads the manifest, or the blob.
+func (r *tokens) read(ctx context.Context, repo *Repository, what string) error {
+	if what == "manifest" {
+		_, err := repo.Resolve(ctx)
+		return err
+	}
+	b, err := repo.Blob(ctx, describe(r.blob), nil)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = b.Read(make([]byte, 1))
+	return err
+}
+
+// TestATokenServiceThatFailsIsAskedAgain: the library keeps the error of a token service for ever. Seen to fail without
+// forget, for every failure that passes: no attempt of the pull asked the service again.
+func TestATokenServiceThatFailsIsAskedAgain(t *testing.T) {
+	status := func(code int) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) }
+	}
+	for _, c := range []struct {
+		name   string
+		answer http.HandlerFunc
+		want   error // nil: the second request for a token brings one
+	}{
+		{"503", status(http.StatusServiceUnavailable), nil},
+		{"429", status(http.StatusTooManyRequests), nil},
+		{"408", status(http.StatusRequestTimeout), nil},
+		{"cut", func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Length", "100")
+			fmt.Fprint(rw, `{"token":`)
+		}, nil},
+		{"401", status(http.StatusUnauthorized), errdefs.ErrUnauthenticated},
+		{"403", status(http.StatusForbidden), errdefs.ErrPermissionDenied},
+		{"404", status(http.StatusNotFound), errdefs.ErrNotFound},
+	} {
+		for _, what := range []string{"manifest", "blob"} {
+			for _, auth := range []*model.Auth{nil, {Username: "user", Password: password}} {
+				t.Run(fmt.Sprintf("%s %s %v", c.name, what, auth != nil), func(t *testing.T) {
+					w := newWorld(t)
+					w.client.cfg.Retry.Attempts = 3
+					r := newTokens(w, func(n int64, rw http.ResponseWriter, req *http.Request) bool {
+						if n == 1 || c.want != nil {
+							c.answer(rw, req)
+							return true
+						}
+						return false
+					})
+					err := r.read(t.Context(), w.repository(auth), what)
+					asked := int64(2)
+					if c.want != nil {
+						asked = 1
+					}
+					if !errors.Is(err, c.want) || r.asked.Load() != asked {
+						t.Errorf("error %v, %d tokens were asked for, want %d", err, r.asked.Load(), asked)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestATokenThatNobodyWaitedForIsAskedForAgain: the library keeps the error of a caller that gave up, for all others.
+// Seen to fail without forget.
+func TestATokenThatNobodyWaitedForIsAskedForAgain(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newTokens(w, func(n int64, _ http.ResponseWriter, req *http.Request) bool {
+		if n > 1 {
+			return false
+		}
+		cancel()
+		<-req.Context().Done()
+		return true
+	})
+	repo := w.repository(nil)
+	if err := r.read(ctx, repo, "manifest"); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	if err := r.read(t.Context(), repo, "manifest"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestManyRequestsOutliveATokenServiceThatFails: seen to fail without the challenges that forget keeps. Each failure
+// then had all other requests sent without a token, and the fifth answer 401 was taken for a refusal.
+func TestManyRequestsOutliveATokenServiceThatFails(t *testing.T) {
+	const readers = 16
+	w := newWorld(t)
+	w.client.cfg.Retry.Attempts = 5
+	r := newTokens(w, func(n int64, rw http.ResponseWriter, _ *http.Request) bool {
+		if n <= readers {
+			time.Sleep(10 * time.Millisecond) // so that all others wait for the token
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	})
+	repo := w.repository(nil)
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() {
+			if err := r.read(t.Context(), repo, "manifest"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
