@@ -120,7 +120,11 @@ func (b *Blob) read(p []byte) (int, error) {
 		}
 		f := b.repo.explain(host, err)
 		b.repo.waited(host, began, f)
-		if err := b.wait(f); err != nil {
+		passing, lasting := f, (*failure)(nil)
+		if !f.transient {
+			passing, lasting = nil, f
+		}
+		if err := b.wait(passing, lasting); err != nil {
 			return n, err
 		}
 		// The host that broke is asked last.
@@ -129,11 +133,19 @@ func (b *Blob) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// open asks the hosts for what comes next.
+// open asks the hosts for what comes next. A host that has refused for good, such as a mirror that wants other
+// credentials, is not asked again, and does not end the attempts at the others.
 func (b *Blob) open() error {
+	ask := make([]int, 0, len(b.hosts)) // of b.hosts
+	for i := range b.hosts {
+		ask = append(ask, i)
+	}
+	var lasting *failure
 	for {
-		var worst *failure
-		for i, h := range b.hosts {
+		var passing *failure
+		var again []int
+		for _, i := range ask {
+			h := b.hosts[i]
 			rc, err := b.fetch(h)
 			if err == nil {
 				b.hosts = append(slices.Clone(b.hosts[i:]), b.hosts[:i]...)
@@ -147,11 +159,16 @@ func (b *Blob) open() error {
 			f := b.repo.explain(h, err)
 			b.repo.log.Debug("registry host failed", "host", h.Host, "blob", b.desc.Digest, "offset", b.offset, "error", f)
 			b.repo.complain(h, f)
-			worst = worse(worst, f)
+			if f.transient {
+				again, passing = append(again, i), worse(passing, f)
+			} else {
+				lasting = worse(lasting, f)
+			}
 		}
-		if err := b.wait(worst); err != nil {
+		if err := b.wait(passing, lasting); err != nil {
 			return err
 		}
+		ask = again
 	}
 }
 
@@ -278,8 +295,10 @@ func (r *Repository) fetchFrom(ctx context.Context, host docker.RegistryHost, de
 	return &prefixed{first: first[:n], ReadCloser: rc}, nil
 }
 
-// wait counts a failure, and pauses before the next attempt; the failure comes back when there is none.
-func (b *Blob) wait(f *failure) error {
+// wait counts an attempt that has failed, and pauses before the next one. passing is why another attempt may do better;
+// nil: none will. lasting is what no attempt makes better; nil: nothing. The worse of them comes back when there is no
+// further attempt.
+func (b *Blob) wait(passing, lasting *failure) error {
 	if b.ctx.Err() != nil {
 		return context.Cause(b.ctx)
 	}
@@ -289,10 +308,10 @@ func (b *Blob) wait(f *failure) error {
 	}
 	b.since = b.offset
 	b.failed++
-	if !f.transient || b.failed >= retry.Attempts || f.retryAfter > retry.MaxBackoff {
-		return fmt.Errorf("blob %s: %w", b.desc.Digest, f)
+	if passing == nil || b.failed >= retry.Attempts || passing.retryAfter > retry.MaxBackoff {
+		return fmt.Errorf("blob %s: %w", b.desc.Digest, worse(lasting, passing))
 	}
-	return pause(b.ctx, retry, b.failed, max(f.retryAfter, time.Millisecond))
+	return pause(b.ctx, retry, b.failed, max(passing.retryAfter, time.Millisecond))
 }
 
 func (b *Blob) drop() {

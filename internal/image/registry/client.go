@@ -320,8 +320,9 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 	}
 	hosts = r.inOrder(hosts)
 	retry := r.client.cfg.Retry
+	var lasting *failure // of hosts that are not asked again
 	for attempt := 1; ; attempt++ {
-		var worst *failure
+		var passing *failure
 		var again []docker.RegistryHost
 		for _, h := range hosts {
 			began := time.Now()
@@ -336,15 +337,16 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 			r.waited(h, began, f)
 			r.log.Debug("registry host failed", "host", h.Host, "attempt", attempt, "error", f)
 			if f.transient {
-				again = append(again, h)
+				again, passing = append(again, h), worse(passing, f)
+			} else {
+				lasting = worse(lasting, f)
 			}
-			worst = worse(worst, f)
 		}
-		if len(again) == 0 || attempt >= retry.Attempts || worst.retryAfter > retry.MaxBackoff {
-			return worst
+		if passing == nil || attempt >= retry.Attempts || passing.retryAfter > retry.MaxBackoff {
+			return worse(lasting, passing)
 		}
 		hosts = again
-		if err := pause(ctx, retry, attempt, worst.retryAfter); err != nil {
+		if err := pause(ctx, retry, attempt, passing.retryAfter); err != nil {
 			return err
 		}
 	}
