@@ -442,7 +442,7 @@ func TestHostileImagesAreBounded(t *testing.T) {
 		{"a manifest beyond its length", func(name string) {
 			f.putManifest(name, ocispec.MediaTypeImageManifest,
 				[]byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat(`a`, 5_000_000)+`"}}`))
-		}, "more than the 4194304 bytes", 150, nil},
+		}, "4194304 bytes, the limit that [image] max_document sets", 150, nil},
 		{"many volumes", func(name string) {
 			c := ocispec.ImageConfig{Volumes: map[string]struct{}{}}
 			for i := range 101 {

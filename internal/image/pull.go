@@ -42,7 +42,8 @@ func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model
 // Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
 // cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that
 // cannot be), ErrFailedPrecondition (content that is not what its digest says, configuration), ErrResourceExhausted
-// (disk full), and *model.UnverifiedError (an image verifier of the node does not accept the image).
+// (the disk is full, or the image is beyond a limit of the configuration, which the text names), and
+// *model.UnverifiedError (an image verifier of the node does not accept the image).
 func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error) {
 	named, err := parseReference(req.Ref)
 	if err != nil {

@@ -885,7 +885,7 @@ func TestWhatARegistryDoesWrong(t *testing.T) {
 		{"no such blob", func(d string) rt.Faults { return rt.Faults{Status: 404, Path: d} }, errdefs.ErrNotFound, ""},
 		{"a manifest of 100 MB", func(string) rt.Faults {
 			return rt.Faults{ManifestSize: 100 << 20}
-		}, errdefs.ErrInvalidArgument, "bytes"},
+		}, errdefs.ErrResourceExhausted, "max_document"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -145,7 +146,7 @@ func TestADocumentIsBoundedOnceItIsUnpacked(t *testing.T) {
 				}
 			})
 			if _, err := w.repository(nil).Resolve(t.Context()); err == nil ||
-				!strings.Contains(err.Error(), "has more than the 4194304 bytes that are read") {
+				!strings.Contains(err.Error(), "has more than 4194304 bytes, the limit that [image] max_document sets") {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -182,7 +183,7 @@ func TestATokenIsBoundedWhateverItsPath(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer blob.Close()
-			if _, err = blob.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "bytes that are read") {
+			if _, err = blob.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "max_document") {
 				t.Errorf("error %v", err)
 			}
 			if sent.Load() == most {
@@ -219,5 +220,49 @@ func TestTheHeadOfAnAnswerIsBounded(t *testing.T) {
 	}
 	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
 		t.Errorf("it took %d MiB of memory", took>>20)
+	}
+}
+
+// TestADocumentMayHaveWhatTheConfigurationSays: seen to fail with the library's own bound, 4393216 bytes, beyond which
+// a manifest was NotFound, and with errors that named no key of the configuration and were InvalidArgument.
+func TestADocumentMayHaveWhatTheConfigurationSays(t *testing.T) {
+	manifest := []byte(`{"schemaVersion":2,"annotations":{"a":"` + strings.Repeat("a", 5<<20) + `"}}`)
+	desc := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest),
+		Size: int64(len(manifest))}
+	for name, head := range map[string]func(http.Header){
+		"with a length and a digest": func(h http.Header) {
+			h.Set("Content-Length", fmt.Sprint(len(manifest)))
+			h.Set("Docker-Content-Digest", desc.Digest.String())
+		},
+		"with a length": func(h http.Header) { h.Set("Content-Length", fmt.Sprint(len(manifest))) },
+		"with neither":  func(http.Header) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.serve("registry.test:443", func(rw http.ResponseWriter, req *http.Request) {
+				rw.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+				head(rw.Header())
+				if req.Method == http.MethodGet {
+					_, _ = rw.Write(manifest)
+				}
+			})
+			for _, limit := range []int64{4 << 20, 6 << 20} {
+				w.client.cfg.MaxDocument = limit
+				repo := w.repository(nil)
+				got, err := repo.Resolve(t.Context())
+				data, dataErr := repo.Document(t.Context(), desc)
+				if limit > desc.Size {
+					if err != nil || dataErr != nil || got.Digest != desc.Digest || !bytes.Equal(data, manifest) {
+						t.Errorf("limit %d: %v, %d bytes, errors %v and %v", limit, got, len(data), err, dataErr)
+					}
+					continue
+				}
+				for _, err := range []error{err, dataErr} {
+					if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "max_document") {
+						t.Errorf("limit %d: error %v", limit, err)
+					}
+				}
+			}
+		})
 	}
 }

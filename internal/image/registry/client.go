@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -58,6 +59,10 @@ type Client struct {
 	proxies *proxies
 	roots   roots
 }
+
+// The library refuses a manifest of more than 4 MiB or so as one that is not there. This package has a bound of its
+// own, Config.MaxDocument, and other words for what is beyond it.
+func init() { docker.MaxManifestSize = math.MaxInt64 }
 
 // NewClient makes a client.
 func NewClient(cfg Config) *Client {
@@ -256,8 +261,7 @@ func (r *Repository) manifest(ctx context.Context, host docker.RegistryHost, des
 // Document reads a manifest, an index or a configuration whole, and checks its digest and size.
 func (r *Repository) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if limit := r.client.cfg.MaxDocument; desc.Size > limit {
-		return nil, fmt.Errorf("%s %s has %d bytes, more than the %d that are read: %w",
-			desc.MediaType, desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
+		return nil, tooLarge(fmt.Sprintf("%.100s %s has %d bytes,", desc.MediaType, desc.Digest, desc.Size), limit)
 	}
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)

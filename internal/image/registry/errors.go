@@ -13,6 +13,9 @@ import (
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+
+	limits "berth/internal/image/source"
+	"berth/internal/image/unpack"
 )
 
 // ErrCorrupt is content that is not what its digest says.
@@ -69,14 +72,14 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 	var (
 		status     *statusError
 		unexpected remoteerrors.ErrUnexpectedStatus
-		large      *tooLargeError
+		large      *unpack.LimitError
 		forbidden  *forbiddenError
 		unusable   *rangeError
 		cert       *tls.CertificateVerificationError
 	)
 	switch {
 	case errors.As(err, &large):
-		f.kind, f.text = errdefs.ErrInvalidArgument, large.Error()
+		f.kind, f.text = errdefs.ErrResourceExhausted, host.Host+": "+large.Error()
 	case errors.Is(err, ErrCorrupt):
 		f.kind, f.corrupt = errdefs.ErrFailedPrecondition, true
 	case errors.As(err, &forbidden):
@@ -168,14 +171,9 @@ func (e *forbiddenError) Error() string {
 	return text
 }
 
-// tooLargeError is a document beyond the bound.
-type tooLargeError struct {
-	path  string
-	limit int64
-}
-
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("%s has more than the %d bytes that are read", e.path, e.limit)
+// tooLarge is the error of what is read into memory, and is beyond Config.MaxDocument.
+func tooLarge(what string, limit int64) error {
+	return limits.Beyond(what, limits.KeyDocument, uint64(limit), "bytes")
 }
 
 // connectionError hides a timeout or a cut connection from the library, which would try again at once, without a pause.

@@ -141,12 +141,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp.Body = b
 	isBlob = isBlob && resp.StatusCode <= 299 // else it is an error's text
 	if !isBlob {
-		tooLarge := &tooLargeError{path: req.URL.Path, limit: t.maxDocument}
+		err := tooLarge(req.URL.Path+" has", t.maxDocument)
 		if resp.ContentLength > t.maxDocument {
 			b.Close()
-			return nil, tooLarge
+			return nil, err
 		}
-		b.left, b.tooLarge = t.maxDocument, tooLarge
+		b.left, b.tooLarge = t.maxDocument, err
 	}
 	if err := decode(req, resp, b, isBlob); err != nil {
 		b.Close()
