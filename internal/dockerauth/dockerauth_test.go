@@ -67,6 +67,36 @@ func TestTheLongestPathThatLeadsToAnImageCounts(t *testing.T) {
 	}
 }
 
+// TestOfSeveralSpellingsTheSameCountsEachTime: seen to fail, within a few tries, where the order of a map decided.
+func TestOfSeveralSpellingsTheSameCountsEachTime(t *testing.T) {
+	path := write(t, `{
+		"auths": {
+			"docker.io": {"auth": "plain"}, "https://index.docker.io/v1/": {"auth": "login"}, "index.docker.io": {"auth": "x"},
+			"https://r.example": {"auth": "url"}, "r.example": {"auth": "login"}, "http://r.example/v2/": {"auth": "x"},
+			"https://r.example/team": {"auth": "url"}, "r.example/team": {"auth": "plain"},
+			"https://u.example/v2/": {"auth": "v2"}, "https://u.example": {"auth": "url"},
+			"kept.example": {}, "https://kept.example": {"auth": "url"}},
+		"credHelpers": {"https://h.example": "a", "h.example": "b", "http://h.example/v1/": "a",
+			"e.example": "", "https://e.example": "b"}}`, 0o600)
+	for range 30 {
+		f, err := Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for image, want := range map[string]string{
+			"busybox": "login", "r.example/a": "login", "r.example/team/a": "plain", "u.example/a": "url",
+			"kept.example/a": "url",
+		} {
+			if auth, err := find(t, f, image); err != nil || auth == nil || auth.Auth != want {
+				t.Fatalf("%s: %v, %v, want %q", image, auth, err, want)
+			}
+		}
+		if f.helperOf("h.example") != "b" || f.helperOf("e.example") != "b" {
+			t.Fatalf("helpers %v", f.credHelpers)
+		}
+	}
+}
+
 // TestHelpersAreAsked: with the name of the registry on standard input, credHelpers before auths and credsStore after.
 func TestHelpersAreAsked(t *testing.T) {
 	helper(t, "cloud", `read s; [ "$1" = get ] && echo "{\"ServerURL\":\"$s\",\"Username\":\"u\",\"Secret\":\"for $s\"}"`)

@@ -1,10 +1,12 @@
 package dockerauth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -97,9 +99,10 @@ func read(path string, check func(os.FileInfo) error) (*File, error) {
 	}
 	out := &File{path: path, mode: info.Mode().Perm(), auths: content.Auths, credsStore: content.CredsStore,
 		credHelpers: map[string]string{}, timeout: helperTimeout}
-	for key, name := range content.CredHelpers {
-		host, _ := split(key)
-		out.credHelpers[host] = name
+	for _, key := range bySpelling(content.CredHelpers) {
+		if host, _ := split(key); out.credHelpers[host] == "" {
+			out.credHelpers[host] = content.CredHelpers[key]
+		}
 	}
 	for _, name := range out.helpers() {
 		if !helperName.MatchString(name) {
@@ -126,7 +129,8 @@ func (f *File) helpers() []string {
 func (f *File) ReadableByOthers() bool { return f.mode&0o044 != 0 }
 
 // Find returns the credentials for an image; nil where there are none. A helper that credHelpers names for the
-// registry comes first, then an entry of auths, of which the longest path counts, then the helper of credsStore.
+// registry comes first, then an entry of auths, of which the longest path counts, then the helper of credsStore. Where
+// several keys of the file mean the same, the first by bySpelling counts.
 func (f *File) Find(ctx context.Context, ref reference.Named) (*model.Auth, error) {
 	host := reference.Domain(ref)
 	if name := f.credHelpers[host]; name != "" {
@@ -134,7 +138,8 @@ func (f *File) Find(ctx context.Context, ref reference.Named) (*model.Auth, erro
 	}
 	var best *entry
 	longest := -1
-	for key, e := range f.auths {
+	for _, key := range bySpelling(f.auths) {
+		e := f.auths[key]
 		of, path := split(key)
 		if of != host || path != "" && path != reference.Path(ref) && !strings.HasPrefix(reference.Path(ref), path+"/") {
 			continue
@@ -156,6 +161,24 @@ func (f *File) Find(ctx context.Context, ref reference.Named) (*model.Auth, erro
 		return f.ask(ctx, f.credsStore, host)
 	}
 	return nil, nil
+}
+
+// bySpelling are the keys of a part of the file, in an order in which the first of those that mean the same counts:
+// as `docker login` writes it, without a scheme, and then by the alphabet.
+func bySpelling[V any](part map[string]V) []string {
+	rank := func(key string) int {
+		host, path := split(key)
+		switch key {
+		case serverOf(host):
+			return 0
+		case host, host + "/" + path:
+			return 1
+		}
+		return 2
+	}
+	return slices.SortedFunc(maps.Keys(part), func(a, b string) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
+	})
 }
 
 // split is the host that a key of the file speaks of, and the path of repositories; empty: all of the host's. Docker's
