@@ -38,6 +38,7 @@ type Applier struct {
 	keepers []*keeper
 	jobs    map[string]*jobKeeper // by owner
 	told    told
+	unread  error // why the directory could not be read when look read it last
 	// leaving are the removals that go on, by the UIDs of their pods.
 	mu       sync.Mutex // guards leaving and failures
 	leaving  map[string]*removal
@@ -88,12 +89,13 @@ func (a *Applier) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop looks at the directory and the pods whenever something may have changed.
+// loop looks at the pods whenever something may have changed, and at the directory once its changes have settled.
 func (a *Applier) loop(ctx context.Context, watcher *launch.Watch) {
 	files, err := watch(ctx, a.Directory)
 	if err != nil {
 		a.note("warning: changes of the directory are seen up to %v late: %v", blindPeriod, err)
 	}
+	a.look()
 	for {
 		events := watcher.Changed()
 		err := a.sync(ctx)
@@ -109,6 +111,7 @@ func (a *Applier) loop(ctx context.Context, watcher *launch.Watch) {
 		case <-ctx.Done():
 			return
 		case <-files:
+			a.look()
 		case <-again.C:
 		case <-events:
 			select { // several events come together
@@ -141,16 +144,23 @@ func (a *Applier) noteTrouble(err error) {
 	a.told.lost = text
 }
 
-// sync makes the pods those that the directory describes.
-func (a *Applier) sync(ctx context.Context) error {
-	read, changed, unread := a.files.read()
-	switch {
-	case unread != nil && a.files.reading == nil:
-		return unread
-	case unread != nil: // what was read last holds
-		read = a.files.reading
-	case changed && !a.Once:
+// look reads the directory. It is called at the beginning, and then only when watch says that the files have not
+// changed for a while: a program that writes them may have removed one, or have written a part of it, and the pods of
+// that file would be removed with their volumes.
+func (a *Applier) look() {
+	read, changed, err := a.files.read()
+	a.unread = err
+	if err == nil && changed && !a.Once {
 		a.noteFiles(read)
+	}
+}
+
+// sync makes the pods those that the directory described when look read it last. Where that could not be read, what
+// was read before holds, and the error says why.
+func (a *Applier) sync(ctx context.Context) error {
+	read := a.files.reading
+	if read == nil {
+		return a.unread
 	}
 	asked := time.Now()
 	sandboxes, err := a.own(ctx)
@@ -165,7 +175,7 @@ func (a *Applier) sync(ctx context.Context) error {
 		return err
 	}
 	a.carryOut(ctx, makePlan(want, a.present(asked, sandboxes), read.frozen))
-	return unread
+	return a.unread
 }
 
 // wanted are the pods that the documents describe, without those of Jobs.

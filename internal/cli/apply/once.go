@@ -10,6 +10,7 @@ import (
 
 // once makes the pods those that the directory describes, and returns once all run or have failed.
 func (a *Applier) once(ctx context.Context) error {
+	a.look()
 	if err := a.sync(ctx); err != nil {
 		return err
 	}

@@ -20,11 +20,11 @@ const (
 	blindPeriod = 2 * time.Second // without inotify
 )
 
-// watch tells on a channel when the files of a directory may have changed, until ctx ends. For file systems whose
-// changes inotify does not tell, the period has to do. Without inotify, of which err says why, the directory is looked
-// at more often.
+// watch tells on a channel when the files of a directory may have changed and have been left alone for a while since,
+// until ctx ends. For file systems whose changes inotify does not tell, the period has to do. Without inotify, of which
+// err says why, the directory is looked at more often.
 func watch(ctx context.Context, dir string) (changed <-chan struct{}, err error) {
-	changes, every := make(chan struct{}, 1), period
+	changes, every := make(chan struct{}), period
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		watcher, every = &fsnotify.Watcher{}, blindPeriod // its channels are nil: nothing ever comes
@@ -38,26 +38,29 @@ func watch(ctx context.Context, dir string) (changed <-chan struct{}, err error)
 		defer quiet.Stop()
 		tick := time.NewTicker(every)
 		defer tick.Stop()
+		// settled is changes while there is something to tell. A change that comes before somebody has taken it takes it
+		// back: the directory is not quiet any more.
+		var settled chan<- struct{}
+		later := func() { settled = nil; quiet.Reset(settle) }
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case event, open := <-watcher.Events:
 				if open && concerns(event) {
-					quiet.Reset(settle)
+					later()
 				}
 			case <-watcher.Errors: // such as an overflow: events were lost
-				quiet.Reset(settle)
+				later()
 			case <-tick.C:
 				if err == nil {
 					_ = watcher.Add(dir) // another directory may be at its path by now
 				}
-				quiet.Reset(settle)
+				later()
 			case <-quiet.C:
-				select {
-				case changes <- struct{}{}:
-				default:
-				}
+				settled = changes
+			case settled <- struct{}{}:
+				settled = nil
 			}
 		}
 	}()
