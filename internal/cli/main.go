@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -24,7 +25,7 @@ import (
 func Main(version string, args []string) int {
 	// client-go logs what its connections go through; what matters comes back as errors.
 	klog.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
 	defer stop()
 	// A write to a pipe that nobody reads any more is an error, which ends the command in its usual way: pods are removed
 	// and terminals restored. Ignored, the signal would be ignored in children too.
@@ -32,6 +33,13 @@ func Main(version string, args []string) int {
 	// The second signal ends the command at once.
 	context.AfterFunc(ctx, stop)
 	return run(ctx, version, args, os.Stdin, os.Stdout, os.Stderr)
+}
+
+// interrupts are the signals that end a command in its usual way. Whoever starts a command with one of them ignored
+// wants it to go on: nohup ignores SIGHUP, and a shell without job control ignores SIGINT for what it runs in the
+// background. To ask for a signal would undo that.
+func interrupts() []os.Signal {
+	return append(slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGHUP}, signal.Ignored), syscall.SIGTERM)
 }
 
 // Command is the command line's tree of commands, for what describes it, such as manual pages.
