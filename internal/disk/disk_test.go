@@ -53,11 +53,15 @@ func TestAFileIsReplacedWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		holds(t, path+"2", content)
+		if err := WriteFileSynced(path+"3", []byte(content), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, path+"3", content)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&^0o640 != 0 {
 		t.Errorf("%v, %v", info, err)
 	}
-	only(t, dir, "record.json", "record.json2")
+	only(t, dir, "record.json", "record.json2", "record.json3")
 	if err := WriteFile(filepath.Join(dir, "none", "record.json"), nil, 0o600); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a directory that is not there: %v", err)
 	}

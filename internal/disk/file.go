@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +17,37 @@ const Unfinished = ".tmp"
 // power failure it may be either, or torn. When WriteFile fails, the old file is as it was and nothing is left beside
 // it. Callers keep two writers of one path apart.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	return replaceFile(path, data, perm, os.WriteFile)
+}
+
+// WriteFileSynced is WriteFile for what has to outlive a power failure too: after one there is the old content or the
+// new one, and the new one once WriteFileSynced has returned. It waits for the disk. Where only the sync of the
+// directory fails, the file has its new content.
+func WriteFileSynced(path string, data []byte, perm fs.FileMode) error {
+	if err := replaceFile(path, data, perm, writeSynced); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+func writeSynced(path string, data []byte, perm fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+func replaceFile(path string, data []byte, perm fs.FileMode, write func(string, []byte, fs.FileMode) error) error {
 	unfinished := path + Unfinished
-	err := os.WriteFile(unfinished, data, perm)
+	err := write(unfinished, data, perm)
 	if err == nil {
 		err = os.Rename(unfinished, path)
 	}

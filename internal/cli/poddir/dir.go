@@ -41,7 +41,8 @@ func (d *Dir) make(record Record) (release func(), err error) {
 	}
 	data, err := json.MarshalIndent(record, "", "  ")
 	if err == nil {
-		err = disk.WriteFile(filepath.Join(d.Path, recordFile), append(data, '\n'), 0o600)
+		// Without the record, `apply` would not know its pod after a power failure.
+		err = disk.WriteFileSynced(filepath.Join(d.Path, recordFile), append(data, '\n'), 0o600)
 	}
 	if err == nil {
 		err = os.Mkdir(d.Logs(), 0o750)
@@ -120,6 +121,9 @@ func (d *Dir) Remove() error {
 	record, err := readRecord(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return removeAll(d.Path)
+	}
+	if torn(err) {
+		record.UID, err = uidOf(d.Path), nil
 	}
 	if err != nil {
 		return err

@@ -476,6 +476,44 @@ func TestADirectoryWithoutAPodIsMadeAnew(t *testing.T) {
 	}
 }
 
+// TestATornRecordKeepsNoDirectory: a power failure may have emptied the record of an earlier version, or left a part of
+// it or zeros. What is mounted in the directory is unmounted, and the directory of a pod that is there stays. Seen to
+// fail where such a record is an error.
+func TestATornRecordKeepsNoDirectory(t *testing.T) {
+	for what, content := range map[string]string{
+		"an empty": "", "a part of a": "{\n  \"address\": \"unix:///a", "a zeroed": string(make([]byte, 90)),
+	} {
+		s := newStore(t)
+		tear := func(dir *Dir) *Dir {
+			if err := os.WriteFile(filepath.Join(dir.Path, recordFile), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			volume := corev1.Volume{Name: "m", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}
+			if _, err := dir.MakeVolumes([]corev1.Volume{volume}, nil, 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			return dir
+		}
+		gone := func(how string, dir *Dir, err error) {
+			if _, there := os.Lstat(dir.Path); err != nil || !os.IsNotExist(there) || mountsBelow(t, dir.Path) > 0 {
+				t.Errorf("%s with %s record: %v, %v", how, what, err, there)
+			}
+		}
+		removed, lost, alive, dead := tear(create(t, s, "removed")), tear(create(t, s, "lost")),
+			tear(create(t, s, "alive")), tear(create(t, s, "dead"))
+		if err := (&Dir{Path: alive.Path, uid: "another"}).Remove(); err == nil {
+			t.Errorf("with %s record, the directory of another pod was removed", what)
+		}
+		gone("removal", removed, removed.Remove())
+		gone("RemoveLost", lost, s.RemoveLost(Record{Namespace: "default", Name: "lost", UID: "uid-lost"}))
+		gone("a sweep", dead, s.Sweep(func() (map[string]bool, error) { return map[string]bool{"uid-alive": true}, nil }))
+		if _, err := os.Lstat(alive.Path); err != nil {
+			t.Errorf("with %s record, a sweep removed the directory of a pod that is there: %v", what, err)
+		}
+	}
+}
+
 // TestADirectoryIsLockedByWhoMakesOrRemovesIt: `apply` makes a pod anew while `berth rm` still removes the directory of
 // the one before, which has the same path. Seen to fail without the lock of either.
 func TestADirectoryIsLockedByWhoMakesOrRemovesIt(t *testing.T) {

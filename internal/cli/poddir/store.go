@@ -216,9 +216,10 @@ func (s *Store) Sweep(alive func() (map[string]bool, error)) error {
 	for _, entry := range entries {
 		path := filepath.Join(s.pods(), entry.Name())
 		record, err := readRecord(path)
-		if errors.Is(err, fs.ErrNotExist) && strings.Count(entry.Name(), "_") == 2 {
-			// Its maker was killed before it could write the record, or its removal was cut short after the record went.
-			record = Record{Address: s.Address, UID: entry.Name()[strings.LastIndexByte(entry.Name(), '_')+1:]}
+		if (errors.Is(err, fs.ErrNotExist) || torn(err)) && strings.Count(entry.Name(), "_") == 2 {
+			// Its maker was killed before it could write the record, or its removal was cut short after the record went, or a
+			// power failure has torn the record.
+			record = Record{Address: s.Address, UID: uidOf(path)}
 		} else if err != nil {
 			errs = append(errs, err)
 			continue
@@ -241,6 +242,19 @@ func readRecord(path string) (Record, error) {
 		return record, fmt.Errorf("%s: %w", filepath.Join(path, recordFile), err)
 	}
 	return record, nil
+}
+
+// torn says whether an error of readRecord is about a record that a power failure has torn or emptied: earlier versions
+// did not wait until it was on the disk.
+func torn(err error) bool {
+	var syntax *json.SyntaxError
+	return errors.As(err, &syntax)
+}
+
+// uidOf is the UID in the path of a pod's directory: no namespace and no name of a pod has a `_`.
+func uidOf(path string) string {
+	name := filepath.Base(path)
+	return name[strings.LastIndexByte(name, '_')+1:]
 }
 
 // remove unmounts what is mounted below path and removes it. While anything is mounted there nothing is removed:
