@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,6 +56,44 @@ func TestALogThatCannotBeReadHidesNoOther(t *testing.T) {
 	}
 	err := p.Show(t.Context(), logs)
 	if err == nil || !strings.Contains(err.Error(), "gone") || strings.Count(out.String(), "here | ") != 2 {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// full is an output that has no room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestOutputThatCannotBeWrittenEndsFollowing: also of logs to which nothing more is written. Seen to fail where only the
+// log of the line that could not be written ended.
+func TestOutputThatCannotBeWrittenEndsFollowing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	p := &Printer{Out: full{}}
+	follow := crilog.Options{Tail: -1, Follow: true}
+	logs := []Log{
+		{Name: p.Name("quiet"), Path: written(t, 1, 0), Options: follow},
+		{Name: p.Name("here"), Path: written(t, 1, 1), Options: follow},
+	}
+	if err := p.Show(ctx, logs); !errors.Is(err, syscall.ENOSPC) || ctx.Err() != nil {
+		t.Errorf("%v; its time is over: %v", err, ctx.Err())
+	}
+}
+
+// TestALogThatCannotBeReadLeavesFollowedOnesAlone: its error comes once the others have ended.
+func TestALogThatCannotBeReadLeavesFollowedOnesAlone(t *testing.T) {
+	var out bytes.Buffer
+	p := &Printer{Out: &out}
+	ended := make(chan struct{})
+	follow := crilog.Options{Tail: -1, Follow: true, Ended: ended}
+	time.AfterFunc(100*time.Millisecond, func() { close(ended) })
+	logs := []Log{
+		{Name: p.Name("gone"), Path: filepath.Join(t.TempDir(), "no", "directory"), Options: follow},
+		{Name: p.Name("here"), Path: written(t, 1, 2), Options: follow},
+	}
+	err := p.Show(t.Context(), logs)
+	if !errors.Is(err, os.ErrNotExist) || strings.Count(out.String(), "here | ") != 2 {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

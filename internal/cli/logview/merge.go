@@ -19,15 +19,28 @@ type Log struct {
 }
 
 // Show prints logs. Those that are followed are printed as they are written, others in the order of their lines' times.
+// A log that cannot be read leaves the others alone; output that cannot be written ends all of them.
 func (p *Printer) Show(ctx context.Context, logs []Log) error {
 	if len(logs) == 1 || slices.ContainsFunc(logs, func(l Log) bool { return l.Options.Follow }) {
+		reading, fail := context.WithCancelCause(ctx)
+		defer fail(nil)
 		var all errgroup.Group
 		for _, log := range logs {
 			all.Go(func() error {
-				return crilog.Read(ctx, log.Path, log.Options, func(line *crilog.Line) error { return p.Print(log.Name, line) })
+				return crilog.Read(reading, log.Path, log.Options, func(line *crilog.Line) error {
+					err := p.Print(log.Name, line)
+					if err != nil {
+						fail(err)
+					}
+					return err
+				})
 			})
 		}
-		return all.Wait()
+		err := all.Wait()
+		if unwritten := context.Cause(reading); unwritten != nil && ctx.Err() == nil {
+			return unwritten
+		}
+		return err
 	}
 	return p.merge(ctx, logs)
 }
