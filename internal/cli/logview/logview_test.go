@@ -65,8 +65,8 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// TestOutputThatCannotBeWrittenEndsFollowing: also of logs to which nothing more is written. Seen to fail where only the
-// log of the line that could not be written ended.
+// TestOutputThatCannotBeWrittenEndsFollowing: also of logs to which nothing more is written. Seen to fail where only
+// the log of the line that could not be written ended.
 func TestOutputThatCannotBeWrittenEndsFollowing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
