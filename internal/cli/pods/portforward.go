@@ -7,7 +7,6 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
-	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/transport/spdy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
@@ -16,6 +15,7 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/forward"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/streaming"
 )
 
 func portForwardCommand(a *command.App) *cobra.Command {
@@ -70,10 +70,7 @@ func forwardPorts(ctx context.Context, a *command.App, conn *connection.Connecti
 			return nil, fmt.Errorf("the runtime's streaming address: %w", err)
 		}
 		// SPDY: the streaming server's WebSockets carry a port each, and only those named beforehand.
-		transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{
-			Host:            address.Scheme + "://" + address.Host,
-			TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
-		})
+		transport, upgrader, err := spdy.RoundTripperFor(streaming.ClientConfig(address))
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 
@@ -86,6 +87,16 @@ func (s *Session) Run(ctx context.Context) error {
 	return err
 }
 
+// ClientConfig is how to reach a streaming address of the runtime: without credentials and without a proxy, since the
+// address is the node's own. client-go would take the proxy of the environment if nothing were said.
+func ClientConfig(address *url.URL) *restclient.Config {
+	return &restclient.Config{
+		Host:            address.Scheme + "://" + address.Host,
+		TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
+		Proxy:           func(*http.Request) (*url.URL, error) { return nil, nil },
+	}
+}
+
 func (s *Session) stream(ctx context.Context, fail context.CancelCauseFunc, spdy bool) error {
 	address, err := s.URL(ctx)
 	if err != nil {
@@ -95,10 +106,7 @@ func (s *Session) stream(ctx context.Context, fail context.CancelCauseFunc, spdy
 	if err != nil {
 		return fmt.Errorf("the runtime's streaming address: %w", err)
 	}
-	// No credentials and no proxy: the address is the node's own.
-	config := &restclient.Config{Host: parsed.Scheme + "://" + parsed.Host, TLSClientConfig: restclient.TLSClientConfig{
-		Insecure: parsed.Scheme == "https",
-	}, Timeout: 0}
+	config := ClientConfig(parsed)
 	var executor remotecommand.Executor
 	if spdy {
 		executor, err = newSPDYExecutor(config, parsed)

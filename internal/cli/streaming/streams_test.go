@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,19 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
+
+// noProxy is a proxy that does not answer. It is in the environment of all tests here: net/http reads that once.
+const noProxy = "http://127.0.0.1:1"
+
+func TestMain(m *testing.M) {
+	for _, name := range []string{"HTTP_PROXY", "http_proxy"} {
+		os.Setenv(name, noProxy)
+	}
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		os.Unsetenv(name)
+	}
+	os.Exit(m.Run())
+}
 
 // keptConns are the connections that a listener has accepted.
 type keptConns struct {
@@ -101,5 +116,24 @@ func TestASessionWhoseRuntimeDiesHasNotSucceeded(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// TestASessionTakesNoProxy: the streaming address is the node's own, also where it is not one of loopback, which no
+// proxy is taken for anyway. Seen to fail with the proxy of the environment.
+func TestASessionTakesNoProxy(t *testing.T) {
+	address, err := url.Parse(runtimeThat(t, remoteproto.StreamProtocolV4Name, `{"status":"Success"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = net.JoinHostPort("0.0.0.0", address.Port()) // this machine, and not loopback by its name
+	request := &http.Request{URL: address}
+	if proxy, err := http.ProxyFromEnvironment(request); err != nil || proxy == nil || proxy.String() != noProxy {
+		t.Fatalf("the proxy of the environment is %v, %v", proxy, err)
+	}
+	s := &Session{URL: func(context.Context) (string, error) { return address.String(), nil },
+		Stdin: strings.NewReader("input"), StdinEnds: true, Stdout: io.Discard}
+	if err := s.Run(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
