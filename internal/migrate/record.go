@@ -19,7 +19,8 @@ import (
 // DefaultDir is where Berth's configuration is.
 const DefaultDir = "/etc/berth"
 
-// Record is what a migration has written, by which it is undone. It is on disk before the files that it names.
+// Record is what a migration has written, by which it is undone. It is on the disk before the files that it names, and
+// has the only copy of what they held before: both are synced, since a power failure may come at any time.
 type Record struct {
 	Runtime  string    `json:"runtime"`
 	Files    []Written `json:"files"`
@@ -33,6 +34,7 @@ type Record struct {
 type Written struct {
 	Path   string      `json:"path"`
 	Sum    string      `json:"sum"`              // of the bytes that were written
+	Last   string      `json:"last,omitempty"`   // Sum of an earlier run, until those of Sum are in the file
 	Before []byte      `json:"before,omitempty"` // of a file that there was
 	Mode   fs.FileMode `json:"mode,omitempty"`   // of it; 0: there was none
 	UID    int         `json:"uid,omitempty"`
@@ -73,14 +75,14 @@ func (r *Record) save() error {
 		}
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
+	if err := makeDir(filepath.Dir(r.path)); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(r.path, append(data, '\n'), 0o600)
+	return disk.WriteFileSynced(r.path, append(data, '\n'), 0o600)
 }
 
 // Changes are the paths of those of the files that are not there yet as they are to be.
@@ -130,7 +132,7 @@ func (r *Record) Apply(dir string, files []File) error {
 			return err
 		}
 	}
-	return nil
+	return r.save()
 }
 
 func (r *Record) write(f File) error {
@@ -149,6 +151,10 @@ func (r *Record) write(f File) error {
 		r.Files, i = append(r.Files, w), len(r.Files)
 	}
 	w := &r.Files[i]
+	// Should the write fail, the file has what an earlier run has written, and nobody else has changed it.
+	if data, err := os.ReadFile(f.Path); err == nil && w.wrote(data) {
+		w.Last = sum(data)
+	}
 	w.Sum = sum(f.Data)
 	if mode == 0 {
 		mode = w.Mode
@@ -156,12 +162,13 @@ func (r *Record) write(f File) error {
 	if err := r.save(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+	if err := makeDir(filepath.Dir(f.Path)); err != nil {
 		return err
 	}
-	if err := disk.WriteFile(f.Path, f.Data, mode); err != nil {
+	if err := disk.WriteFileSynced(f.Path, f.Data, mode); err != nil {
 		return err
 	}
+	w.Last = ""
 	if w.Mode != 0 {
 		return os.Chown(f.Path, w.UID, w.GID)
 	}
@@ -178,6 +185,20 @@ func missing(dir string) []string {
 		out = append([]string{dir}, out...)
 	}
 	return out
+}
+
+// makeDir makes a directory and those above it that are missing, and brings them to the disk.
+func makeDir(dir string) error {
+	made := missing(dir)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, d := range made {
+		if err := disk.SyncDir(filepath.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // before is what there is at a path.
@@ -207,17 +228,25 @@ func (w *Written) changed() (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil && sum(data) != w.Sum && (w.Mode == 0 || string(data) != string(w.Before)), err
+	return err == nil && !w.wrote(data) && (w.Mode == 0 || string(data) != string(w.Before)), err
+}
+
+// wrote is whether a file's content is from a migration. The last run may have failed before it wrote the file.
+func (w *Written) wrote(data []byte) bool {
+	s := sum(data)
+	return s == w.Sum || s == w.Last
 }
 
 func (w *Written) restore() error {
 	if w.Mode == 0 {
-		if err := os.Remove(w.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(w.Path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
 			return err
 		}
-		return nil
+		return disk.SyncDir(filepath.Dir(w.Path))
 	}
-	if err := disk.WriteFile(w.Path, w.Before, w.Mode); err != nil {
+	if err := disk.WriteFileSynced(w.Path, w.Before, w.Mode); err != nil {
 		return err
 	}
 	return os.Chown(w.Path, w.UID, w.GID)
