@@ -533,6 +533,39 @@ func TestHostPortConflicts(t *testing.T) {
 	}
 }
 
+// TestAHostIPOfAnotherHostTakesNothing: a pod that names another host's address, such as that of a cloud's metadata or
+// of the API server, does not get what the node, its pods and others by way of the node send there. Once the address is
+// the node's, it does. Seen to fail without the look for local addresses in dnatAt.
+func TestAHostIPOfAnotherHostTakesNothing(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brother", StateDir: t.TempDir()})
+	at := func(ip string, port int32) model.PortMapping {
+		return model.PortMapping{HostPort: port, ContainerPort: 80, HostIP: ip}
+	}
+	thief := attach(t, b, "thief", at("198.51.100.2", 8080), at("2001:db8:51::2", 8080), at("192.0.2.77", 8080))
+	client := attach(t, b, "client")
+	testhost.Serve(t, thief.NetNS, "tcp", ":80", "thief")
+	testhost.Serve(t, out, "tcp", ":8080", "outside")
+	for _, from := range []string{"", client.NetNS} {
+		for _, to := range []string{"198.51.100.2:8080", "[2001:db8:51::2]:8080"} {
+			if name, _, err := testhost.Ask(t, from, "tcp", to); err != nil || name != "outside" {
+				t.Errorf("%s from %q: answer of %q, %v; want outside", to, from, name, err)
+			}
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	testhost.Check(t, err)
+	later, err := netlink.ParseAddr("192.0.2.77/32")
+	testhost.Check(t, err)
+	testhost.Check(t, netlink.AddrAdd(lo, later))
+	defer netlink.AddrDel(lo, later)
+	for _, from := range []string{"", client.NetNS} {
+		if name, _, err := testhost.Ask(t, from, "tcp", "192.0.2.77:8080"); err != nil || name != "thief" {
+			t.Errorf("an address that came later, from %q: answer of %q, %v; want thief", from, name, err)
+		}
+	}
+}
+
 func TestBadPortsAreRefused(t *testing.T) {
 	for _, p := range []model.PortMapping{
 		{Protocol: "icmp", HostPort: 1, ContainerPort: 1},

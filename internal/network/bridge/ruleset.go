@@ -17,11 +17,11 @@ import (
 //
 //	table inet berth-berth0 {
 //		map ports4    { type inet_proto . inet_service : ipv4_addr . inet_service }               # any local address
-//		map ports4-at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }   # one address
+//		map ports4-at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }   # one local address
 //		set targets4  { type ipv4_addr . inet_proto . inet_service }                              # what those lead to
 //		(and ports6, ports6-at, targets6)
 //		chain guard       { hook prerouting, raw:   iifname bridge ip daddr 127.0.0.0/8 drop }
-//		chain prerouting  { hook prerouting, dstnat: dnat to ports4-at, or to ports4 where the address is local }
+//		chain prerouting  { hook prerouting, dstnat: where the address is local: dnat to ports4-at, or to ports4 }
 //		chain output      { the same for what processes of the host send }
 //		chain postrouting { hook postrouting, srcnat: masquerade
 //			what processes sent to a loopback address and a host port,
@@ -387,19 +387,25 @@ func (f family) toTarget() expr.Any {
 	}
 }
 
-// dnatAt is: dnat to ip daddr . meta l4proto . th dport map @ports4-at
+// isLocal is: fib daddr type local. Without it, a pod could name another host's address as its host IP, and get what this
+// node, its pods and the hosts that it routes for send there.
+func isLocal() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: reg0, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+// dnatAt is: fib daddr type local dnat to ip daddr . meta l4proto . th dport map @ports4-at
 func (f family) dnatAt(set *nftables.Set) []expr.Any {
 	load := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.dst, Len: f.addrLen, DestRegister: reg0}
-	return slices.Concat(f.match(), []expr.Any{load}, protocolAndPort(f.words()), []expr.Any{lookup(set), f.toTarget()})
+	return slices.Concat(f.match(), isLocal(), []expr.Any{load}, protocolAndPort(f.words()),
+		[]expr.Any{lookup(set), f.toTarget()})
 }
 
 // dnat is: fib daddr type local dnat to meta l4proto . th dport map @ports4
 func (f family) dnat(set *nftables.Set) []expr.Any {
-	local := []expr.Any{
-		&expr.Fib{Register: reg0, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
-	}
-	return slices.Concat(f.match(), local, protocolAndPort(0), []expr.Any{lookup(set), f.toTarget()})
+	return slices.Concat(f.match(), isLocal(), protocolAndPort(0), []expr.Any{lookup(set), f.toTarget()})
 }
 
 // wasMapped matches connections whose destination was changed (ct status dnat) to what a host port leads to.
