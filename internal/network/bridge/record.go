@@ -29,6 +29,8 @@ type record struct {
 	Addresses []netip.Addr        `json:"addresses"`
 	Ports     []model.PortMapping `json:"ports,omitempty"`
 	Created   time.Time           `json:"created"`
+	// Restoring: the interface is being made again. If there is one, it may have no addresses. Guarded by endpoints.mu.
+	Restoring bool `json:"restoring,omitempty"`
 
 	hostPorts []hostPort
 	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by endpoints.mu.
@@ -146,6 +148,16 @@ func (es *endpoints) save(r *record) error {
 		return errors.Join(err, removeFile(unused))
 	}
 	return nil
+}
+
+// setRestoring writes to the record that the endpoint's interface is being made again, or that it was. The caller has
+// locked the endpoint's ID.
+func (es *endpoints) setRestoring(r *record, restoring bool) error {
+	es.mu.Lock()
+	r.Restoring = restoring
+	written := *r
+	es.mu.Unlock()
+	return es.save(&written)
 }
 
 // forget takes the record of an endpoint away, all at once. The file is kept under a name that is no record's, so that

@@ -168,11 +168,17 @@ func (b *Bridge) check(ctx context.Context) {
 	}
 }
 
-// lost are the endpoints without an interface. Some may be on their way in or out. One that has lost it again and
-// again, as a pod may that removes it itself, has to wait.
+// lost are the endpoints without an interface, or with one that was not made to the end. Some may be on their way in or
+// out. One that has lost it again and again, as a pod may that removes it itself, has to wait.
 func (b *Bridge) lost() (list []*record, err error) {
+	missing := map[*record]bool{}
 	b.pods.mu.Lock()
 	records := slices.Collect(maps.Values(b.pods.records))
+	for _, r := range records {
+		if r.Restoring {
+			missing[r] = true
+		}
+	}
 	b.pods.mu.Unlock()
 	if len(records) == 0 {
 		return nil, nil
@@ -182,7 +188,6 @@ func (b *Bridge) lost() (list []*record, err error) {
 		return nil, err
 	}
 	defer names.close()
-	missing := map[*record]bool{}
 	for _, r := range records {
 		there, err := names.has(r.Link)
 		if err != nil {
@@ -217,10 +222,12 @@ func (b *Bridge) Reconcile(ctx context.Context, live map[string]Endpoint) (lost 
 func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error {
 	b.pods.mu.Lock()
 	var dead, alive []*record
+	unfinished := map[*record]bool{}
 	for id, r := range b.pods.records {
 		if e, ok := live[id]; ok {
 			r.Pod = cmp.Or(r.Pod, e.Pod) // one that was prepared was written without
 			r.sysctls = e.Sysctls
+			unfinished[r] = r.Restoring
 			alive = append(alive, r)
 		} else {
 			dead = append(dead, r)
@@ -258,7 +265,7 @@ func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error 
 	}
 	errs = append(errs, b.removeStraysOf(have))
 	for _, r := range alive {
-		if _, ok := have[r.Link]; ok {
+		if _, ok := have[r.Link]; ok && !unfinished[r] {
 			continue
 		}
 		if err := b.restore(ctx, r, live[r.ID].NetNS); err != nil {
@@ -298,12 +305,13 @@ func (b *Bridge) removeStraysOf(have map[string]int) error {
 	return errors.Join(errs...)
 }
 
-// restore gives a live endpoint its interface back if that is gone and the namespace is not.
+// restore gives a live endpoint its interface back if that is gone, or was not made to the end, and the namespace is
+// there.
 func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	defer b.ids.Lock(r.ID)()
 	b.pods.mu.Lock()
 	current := b.pods.records[r.ID]
-	leaving, sysctls := r.leaving != nil, r.sysctls
+	leaving, sysctls, restoring := r.leaving != nil, r.sysctls, r.Restoring
 	b.pods.mu.Unlock()
 	if current != r || leaving || path == "" {
 		return nil
@@ -313,7 +321,10 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 		return err
 	}
 	defer h.Close()
-	if _, err := h.LinkByName(r.Link); !isNoLink(err) {
+	if _, err := h.LinkByName(r.Link); !isNoLink(err) && (err != nil || !restoring) {
+		return err
+	}
+	if err := removeLink(r.Link); err != nil { // what there is of one that was cut off
 		return err
 	}
 	ns, err := openNamespace(path)
@@ -325,11 +336,17 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	}
 	defer ns.Close()
 	b.log.Warn("the pod has lost its interface; making it again", "pod", r.Pod)
+	if err := b.pods.setRestoring(r, true); err != nil {
+		b.log.Error("a pod's interface that is made again is not on record as unfinished", "pod", r.Pod, "error", err)
+	}
 	if _, err = b.connect(ctx, r, ns, b.makeRoom); err != nil {
-		return err
+		return err // the endpoint stays marked, and is tried again
 	}
 	if err := namespace.SetSysctls(path, sysctls); err != nil {
 		b.log.Error("the pod's interface was made again, and lacks sysctls that the pod asks for", "pod", r.Pod, "error", err)
+	}
+	if err := b.pods.setRestoring(r, false); err != nil {
+		b.log.Error("a pod's interface that was made again is on record as unfinished", "pod", r.Pod, "error", err)
 	}
 	return nil
 }
