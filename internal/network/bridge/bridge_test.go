@@ -730,6 +730,38 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	answers("after nft flush ruleset and another pod went")
 }
 
+// TestAPodOfABridgeThatWasMadeAnewIsPutOnIt, also where the attempt to do so with the new bridge failed, and on a bridge
+// of somebody else. Seen to fail without rejoin.
+func TestAPodOfABridgeThatWasMadeAnewIsPutOnIt(t *testing.T) {
+	b := open(t, Config{Name: "brnew", StateDir: t.TempDir()})
+	p := attach(t, b, "p")
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	answers := func(when string) {
+		t.Helper()
+		b.check(ctx)
+		if name, _, err := testhost.Ask(t, "", "tcp", p.v4()+":80"); err != nil || name != "p" {
+			t.Errorf("%s: %q, %v", when, name, err)
+		}
+	}
+	testhost.Check(t, removeLink("brnew"))
+	b.segment.Lock()
+	b.segment.up = false
+	err := b.segment.build(ctx)
+	b.segment.Unlock()
+	testhost.Check(t, err)
+	answers("on a bridge that was made without it")
+
+	other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "brothers"}}
+	testhost.Check(t, netlink.LinkAdd(other))
+	defer netlink.LinkDel(other)
+	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: linkIndex(t, b, "p")}}
+	testhost.Check(t, netlink.LinkSetMaster(port, other))
+	b.pods.mu.Lock()
+	b.pods.records["p"].restored = time.Time{}
+	b.pods.mu.Unlock()
+	answers("after it was put on another bridge")
+}
+
 // Seen to fail without the look at the sysctls in intact.
 func TestForwardingThatOthersSwitchOffIsSwitchedOnAgain(t *testing.T) {
 	b := open(t, Config{Name: "brfwd", StateDir: t.TempDir()})
@@ -834,16 +866,22 @@ func TestAnInterfaceThatComesBackByHalfIsMadeAgain(t *testing.T) {
 }
 
 // What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two
-// subscriptions left out and an interval of a minute between checks, and, for the veth, without the look for lost
-// interfaces.
+// subscriptions left out and an interval of a minute between checks, and, for the veth and for its place on the bridge,
+// without the look for lost interfaces, and for those that are no port.
 func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
 	out := testhost.Outside(t)
 	b := open(t, Config{Name: "brself", StateDir: t.TempDir()})
 	p := attach(t, b, "p", tcp(8080, 80))
 	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	q := attach(t, b, "q", tcp(8081, 80)) // one that loses its interface twice has to wait
+	testhost.Serve(t, q.NetNS, "tcp", ":80", "q")
 	answers := func() bool {
-		name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080")
-		return err == nil && name == "p"
+		for to, want := range map[string]string{"198.51.100.1:8080": "p", "198.51.100.1:8081": "q"} {
+			if name, _, err := testhost.Ask(t, out, "tcp", to); err != nil || name != want {
+				return false
+			}
+		}
+		return true
 	}
 	if !answers() {
 		t.Fatal("no answer at first")
@@ -865,6 +903,9 @@ func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
 		"the rules":         with(func(c *nftables.Conn) { c.FlushTable(table) }),
 		"the bridge":        func() error { return removeLink("brself") },
 		"the veth":          func() error { return removeLink(vethName("brself", "p")) },
+		"its place on the bridge": func() error {
+			return netlink.LinkSetNoMaster(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: linkIndex(t, b, "q")}})
+		},
 	} {
 		time.Sleep(quietTime + quietTime/2) // the repair before this one is told of as well, and looked at
 		testhost.Check(t, remove())

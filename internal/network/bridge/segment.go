@@ -310,10 +310,7 @@ func (s *segment) repair(ctx context.Context) (have map[string]int, err error) {
 	joined := false
 	for _, r := range records {
 		if master, ok := have[r.Link]; ok && master != s.index {
-			v := veth{name: r.Link, alias: r.ID, master: s.index, ipv6: s.ipv6}
-			if err := v.enslave(); err != nil && !isNoLink(err) {
-				errs = append(errs, fmt.Errorf("join interface %s to bridge %s: %w", r.Link, s.cfg.Name, err))
-			}
+			errs = append(errs, s.join(r))
 			joined = true
 		}
 	}
@@ -323,4 +320,24 @@ func (s *segment) repair(ctx context.Context) (have map[string]int, err error) {
 		_ = awaitCarrier(short, h, s.cfg.Name) // there is none where the pods' ends are gone
 	}
 	return have, errors.Join(errs...)
+}
+
+// join puts the interface of an endpoint on the bridge. The lock is held.
+func (s *segment) join(r *record) error {
+	v := veth{name: r.Link, alias: r.ID, master: s.index, ipv6: s.ipv6}
+	if err := v.enslave(); err != nil && !isNoLink(err) {
+		return fmt.Errorf("join interface %s to bridge %s: %w", r.Link, s.cfg.Name, err)
+	}
+	return nil
+}
+
+// rejoin puts the interface of an endpoint, which is a port of master, back on the bridge if that is another.
+func (s *segment) rejoin(r *record, master int) error {
+	s.Lock()
+	defer s.Unlock()
+	if !s.up || master == s.index {
+		return nil
+	}
+	s.log.Warn("the interface of a pod has left the bridge; putting it back", "bridge", s.cfg.Name, "pod", r.Pod)
+	return s.join(r)
 }

@@ -168,42 +168,34 @@ func (b *Bridge) check(ctx context.Context) {
 	}
 }
 
-// lost are the endpoints without an interface, or with one that was not made to the end. Some may be on their way in or
-// out. One that has lost it again and again, as a pod may that removes it itself, has to wait.
+// lost are the endpoints without an interface, or with one that was not made to the end or is no port of the bridge.
+// Some may be on their way in or out. One that has lost it again and again, as a pod may that removes it itself, has to
+// wait.
 func (b *Bridge) lost() (list []*record, err error) {
-	missing := map[*record]bool{}
 	b.pods.mu.Lock()
 	records := slices.Collect(maps.Values(b.pods.records))
-	for _, r := range records {
-		if r.Restoring {
-			missing[r] = true
-		}
-	}
 	b.pods.mu.Unlock()
 	if len(records) == 0 {
 		return nil, nil
 	}
-	names, err := openLinkNames()
+	b.segment.Lock()
+	bridge := b.segment.index
+	b.segment.Unlock()
+	ports, err := whole(bridgePorts)
 	if err != nil {
 		return nil, err
 	}
-	defer names.close()
-	for _, r := range records {
-		there, err := names.has(r.Link)
-		if err != nil {
-			return nil, err
+	joined := map[string]bool{}
+	for _, p := range ports {
+		if p.MasterIndex == bridge {
+			joined[p.Name] = true
 		}
-		if !there {
-			missing[r] = true
-		}
-	}
-	if len(missing) == 0 {
-		return nil, nil
 	}
 	b.pods.mu.Lock()
 	defer b.pods.mu.Unlock()
-	for _, r := range b.pods.records {
-		if missing[r] && r.leaving == nil && !b.pods.stuck[r.ID] && time.Since(r.restored) >= checkInterval {
+	for _, r := range records { // those that come after the list of ports are not in it
+		if (!joined[r.Link] || r.Restoring) && b.pods.records[r.ID] == r && r.leaving == nil && !b.pods.stuck[r.ID] &&
+			time.Since(r.restored) >= checkInterval {
 			list = append(list, r)
 		}
 	}
@@ -305,8 +297,8 @@ func (b *Bridge) removeStraysOf(have map[string]int) error {
 	return errors.Join(errs...)
 }
 
-// restore gives a live endpoint its interface back if that is gone, or was not made to the end, and the namespace is
-// there.
+// restore puts the interface of a live endpoint back on the bridge. If the interface is gone, or was not made to the end,
+// and the namespace is there, it is made again.
 func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	defer b.ids.Lock(r.ID)()
 	b.pods.mu.Lock()
@@ -321,8 +313,12 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 		return err
 	}
 	defer h.Close()
-	if _, err := h.LinkByName(r.Link); !isNoLink(err) && (err != nil || !restoring) {
+	link, err := h.LinkByName(r.Link)
+	if err != nil && !isNoLink(err) {
 		return err
+	}
+	if err == nil && !restoring {
+		return b.segment.rejoin(r, link.Attrs().MasterIndex)
 	}
 	if err := removeLink(r.Link); err != nil { // what there is of one that was cut off
 		return err
