@@ -383,19 +383,30 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	defer b.segment.Unlock()
 	b.pods.mu.Lock()
 	configured, users := b.cfg.CIDRs, b.pods.users()
-	now := b.pods.rules().cidrs
+	var now []netip.Prefix
+	for _, p := range b.pods.pools {
+		now = append(now, p.prefix)
+	}
 	b.pods.mu.Unlock()
+	v6, err := canHaveIPv6(b.cfg.Name)
+	if err != nil {
+		return err
+	}
+	same := slices.Equal(now, cidrs)
+	if v4 := ofIPv4(cidrs); !v6 && len(v4) > 0 { // pods get no other addresses
+		same = slices.Equal(ofIPv4(now), v4)
+	}
 	switch {
 	case len(configured) > 0 && !slices.Equal(configured, cidrs):
 		return fmt.Errorf("pod CIDR %s: the configuration names %s: %w", cidrText(cidrs), cidrText(configured),
 			errdefs.ErrFailedPrecondition)
 	case len(configured) > 0:
 		return nil
-	case users > 0 && !slices.Equal(now, cidrs):
+	case users > 0 && !same:
 		return fmt.Errorf("pod CIDR %s: %d pods have addresses of %s: %w", cidrText(cidrs), users, cidrText(now),
 			errdefs.ErrFailedPrecondition)
 	}
-	if !slices.Equal(now, cidrs) {
+	if !same {
 		if _, err := b.dropPrepared(math.MaxInt); err != nil {
 			return err
 		}
@@ -406,7 +417,7 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	b.pods.mu.Lock()
 	b.pods.node = cidrs
 	b.pods.mu.Unlock()
-	if users > 0 || slices.Equal(now, cidrs) {
+	if users > 0 || same {
 		return nil
 	}
 	b.segment.setProblem(nil)    // of the old range

@@ -26,6 +26,7 @@ type endpoints struct {
 	stuck    map[string]bool // endpoints that could not be detached in the background
 	entering int             // endpoints that are being attached and may have no record yet
 	pools    []*pool         // of addresses, in the order of the configured ranges; empty: not chosen yet
+	noIPv6   bool            // the bridge can have no addresses of IPv6
 	node     []netip.Prefix  // the ranges of the last SetCIDRs
 	former   []netip.Prefix  // the ranges of the endpoints of an earlier process
 	idle     time.Time       // since when there is no endpoint
@@ -130,6 +131,19 @@ func (es *endpoints) setPools(cidrs []netip.Prefix) error {
 	return nil
 }
 
+// usable are the pools that endpoints get addresses of: all, or, where the node's IPv6 was switched off after the
+// ranges were chosen, those of IPv4. The caller holds mu.
+func (es *endpoints) usable() []*pool {
+	if !es.noIPv6 {
+		return es.pools
+	}
+	v4 := slices.DeleteFunc(slices.Clone(es.pools), func(p *pool) bool { return p.gateway.Is6() })
+	if len(v4) == 0 {
+		return es.pools // so that the error of the kernel is told
+	}
+	return v4
+}
+
 // claim takes the addresses of a record out of the pools, and returns those that no pool has or that are taken. The
 // caller holds mu, or nobody else has the bridge yet.
 func (es *endpoints) claim(r *record) (others []netip.Addr) {
@@ -151,7 +165,7 @@ func (es *endpoints) prefixes(r *record) (prefixes []netip.Prefix, gateways []ne
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	for _, addr := range r.Addresses {
-		for _, p := range es.pools {
+		for _, p := range es.usable() {
 			if p.prefix.Contains(addr) {
 				prefixes = append(prefixes, netip.PrefixFrom(addr, p.prefix.Bits()))
 				gateways = append(gateways, p.gateway)
@@ -184,7 +198,7 @@ func (es *endpoints) reserve(e Endpoint, old *record) (*record, error) {
 			p.store.ReleaseByID(e.ID, Interface)
 		}
 	}
-	for _, p := range es.pools {
+	for _, p := range es.usable() {
 		var wanted netip.Addr
 		if old != nil {
 			for _, addr := range old.Addresses {
@@ -207,6 +221,11 @@ func (es *endpoints) reserve(e Endpoint, old *record) (*record, error) {
 	if err != nil {
 		release()
 		return nil, err
+	}
+	for _, p := range es.pools {
+		if old != nil && !slices.Contains(es.usable(), p) {
+			p.store.ReleaseByID(e.ID, Interface) // an address that the old record had, and the new one does not have
+		}
 	}
 	es.records[r.ID] = r
 	return r, nil
@@ -234,7 +253,7 @@ func (es *endpoints) checkConflicts(r *record) error {
 
 func (es *endpoints) rules() ruleset {
 	s := ruleset{bridge: es.cfg.Name, plain: es.cfg.NonMasquerade}
-	for _, p := range es.pools {
+	for _, p := range es.usable() {
 		s.cidrs = append(s.cidrs, p.prefix)
 	}
 	return s

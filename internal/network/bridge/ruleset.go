@@ -387,8 +387,8 @@ func (f family) toTarget() expr.Any {
 	}
 }
 
-// isLocal is: fib daddr type local. Without it, a pod could name another host's address as its host IP, and get what this
-// node, its pods and the hosts that it routes for send there.
+// isLocal is: fib daddr type local. Without it, a pod could name another host's address as its host IP, and get what
+// this node, its pods and the hosts that it routes for send there.
 func isLocal() []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: reg0, FlagDADDR: true, ResultADDRTYPE: true},

@@ -74,11 +74,19 @@ func (s *segment) buildAll(ctx context.Context) error {
 	if err := s.chooseRange(ctx, h); err != nil {
 		return err
 	}
-	s.pods.mu.Lock()
-	pools := s.pods.pools
-	s.pods.mu.Unlock()
 	if s.ipv6, err = ipv6Enabled(); err != nil {
 		return err
+	}
+	v6Addresses, err := canHaveIPv6(s.cfg.Name)
+	if err != nil {
+		return err
+	}
+	s.pods.mu.Lock()
+	s.pods.noIPv6 = !v6Addresses
+	pools, unused := s.pods.usable(), len(s.pods.pools) > len(s.pods.usable())
+	s.pods.mu.Unlock()
+	if unused {
+		s.sayNoIPv6()
 	}
 	s.mtu = s.cfg.MTU
 	if s.mtu == 0 {
@@ -173,8 +181,8 @@ func (s *segment) chooseRange(ctx context.Context, h *netlink.Handle) error {
 	}
 	cidrs := wanted
 	if !v6 {
-		s.noIPv6.Do(func() { s.log.Info("IPv6 is disabled on the node: pods get none", "bridge", s.cfg.Name) })
-		cidrs = slices.DeleteFunc(slices.Clone(wanted), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		s.sayNoIPv6()
+		cidrs = ofIPv4(wanted)
 	}
 	if len(cidrs) == 0 {
 		if len(wanted) > 0 {
@@ -201,6 +209,10 @@ func (s *segment) chooseRange(ctx context.Context, h *netlink.Handle) error {
 		return err
 	}
 	return s.pods.decide(cidrs)
+}
+
+func (s *segment) sayNoIPv6() {
+	s.noIPv6.Do(func() { s.log.Info("IPv6 is disabled on the node: pods get none", "bridge", s.cfg.Name) })
 }
 
 // dismantle removes bridge, table and the choice of the range, also where only some of it is there. The lock is held,
@@ -266,6 +278,16 @@ func (s *segment) intact() (bool, error) {
 	addrs, err := globalAddrs(h, link)
 	if err != nil {
 		return false, err
+	}
+	v6Addresses, err := canHaveIPv6(s.cfg.Name)
+	if err != nil {
+		return false, err
+	}
+	s.pods.mu.Lock()
+	was := !s.pods.noIPv6
+	s.pods.mu.Unlock()
+	if v6Addresses != was {
+		return false, nil
 	}
 	s.ports.Lock()
 	defer s.ports.Unlock()

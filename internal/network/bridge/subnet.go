@@ -75,6 +75,11 @@ func chooseCIDRs(h *netlink.Handle, bridge, seed string, v6 bool) ([]netip.Prefi
 	return chosen, nil
 }
 
+// ofIPv4 are the ranges of IPv4.
+func ofIPv4(cidrs []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(cidrs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+}
+
 // usedPrefixes are those of all addresses and routes of the node but the bridge's own and default routes.
 func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
 	own := 0

@@ -30,6 +30,15 @@ func setSysctl(path, value string) error {
 	return fmt.Errorf("set sysctl %s to %s: %w", path, value, err)
 }
 
+// canHaveIPv6 tells whether an interface can have IPv6 addresses. If it is not there, it is taken as made now.
+func canHaveIPv6(name string) (bool, error) {
+	v, err := sysctl("net/ipv6/conf/" + name + "/disable_ipv6")
+	if errors.Is(err, os.ErrNotExist) {
+		return ipv6Enabled()
+	}
+	return v == "0", err
+}
+
 // ipv6Enabled tells whether interfaces that are made now can have IPv6 addresses.
 func ipv6Enabled() (bool, error) {
 	for _, which := range []string{"all", "default"} {

@@ -297,8 +297,8 @@ func (b *Bridge) removeStraysOf(have map[string]int) error {
 	return errors.Join(errs...)
 }
 
-// restore puts the interface of a live endpoint back on the bridge. If the interface is gone, or was not made to the end,
-// and the namespace is there, it is made again.
+// restore puts the interface of a live endpoint back on the bridge. If the interface is gone, or was not made to the
+// end, and the namespace is there, it is made again.
 func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	defer b.ids.Lock(r.ID)()
 	b.pods.mu.Lock()
