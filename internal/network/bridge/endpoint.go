@@ -42,10 +42,36 @@ func (p hostPort) String() string {
 	return where + " on " + p.host.String()
 }
 
-// overlaps tells whether a packet could be meant for both.
-func (p hostPort) overlaps(o hostPort) bool {
-	return p.proto == o.proto && p.port == o.port && p.host.Is4() == o.host.Is4() &&
-		(p.host == o.host || p.host.IsUnspecified() || o.host.IsUnspecified())
+// portIndex finds, for a host port, another one that overlaps it: a packet could be meant for both. A pod may have tens
+// of thousands of host ports, and they are looked for under a lock, so they are not compared one by one.
+type portIndex map[portKey]hostPort
+
+// portKey is what packets to a host port have in common. A host that is not valid stands for any host of the family.
+type portKey struct {
+	proto uint8
+	port  uint16
+	v4    bool
+	host  netip.Addr
+}
+
+func (p hostPort) at(host netip.Addr) portKey { return portKey{p.proto, p.port, p.host.Is4(), host} }
+
+func (x portIndex) add(p hostPort) { x[p.at(p.host)], x[p.at(netip.Addr{})] = p, p }
+
+func (x portIndex) overlap(p hostPort) (other hostPort, found bool) {
+	if p.host.IsUnspecified() {
+		other, found = x[p.at(netip.Addr{})]
+		return other, found
+	}
+	if other, found = x[p.at(p.host)]; found {
+		return other, true
+	}
+	everywhere := netip.IPv6Unspecified()
+	if p.host.Is4() {
+		everywhere = netip.IPv4Unspecified()
+	}
+	other, found = x[p.at(everywhere)]
+	return other, found
 }
 
 var protocols = map[model.Protocol]uint8{
@@ -93,6 +119,7 @@ func ValidatePorts(ports []model.PortMapping) error {
 // IP means every address of both families.
 func hostPorts(ports []model.PortMapping, addrs []netip.Addr) ([]hostPort, error) {
 	var all []hostPort
+	index := make(portIndex, 2*len(ports)*len(addrs))
 	for i, p := range ports {
 		if p.HostPort == 0 {
 			continue
@@ -116,18 +143,13 @@ func hostPorts(ports []model.PortMapping, addrs []netip.Addr) ([]hostPort, error
 				continue
 			}
 			matched = true
-			twice := false
-			for _, other := range all {
-				if !key.overlaps(other) {
-					continue
-				}
-				if key.target != other.target || key.host != other.host {
-					return nil, fmt.Errorf("port mapping %d: host port %s is mapped twice: %w", i, key,
-						errdefs.ErrInvalidArgument)
-				}
-				twice = true
+			other, twice := index.overlap(key)
+			if twice && other != key {
+				return nil, fmt.Errorf("port mapping %d: host port %s is mapped twice: %w", i, key,
+					errdefs.ErrInvalidArgument)
 			}
 			if !twice {
+				index.add(key)
 				all = append(all, key)
 			}
 		}

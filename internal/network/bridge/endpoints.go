@@ -235,16 +235,18 @@ func (es *endpoints) checkConflicts(r *record) error {
 	if len(r.hostPorts) == 0 {
 		return nil
 	}
+	index := make(portIndex, 2*len(r.hostPorts))
+	for _, ours := range r.hostPorts {
+		index.add(ours)
+	}
 	for id, other := range es.records {
 		if id == r.ID {
 			continue
 		}
 		for _, theirs := range other.hostPorts {
-			for _, ours := range r.hostPorts {
-				if ours.overlaps(theirs) {
-					return &portTaken{holder: id, error: fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours,
-						other.Pod, id, errdefs.ErrFailedPrecondition)}
-				}
+			if ours, taken := index.overlap(theirs); taken {
+				return &portTaken{holder: id, error: fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours,
+					other.Pod, id, errdefs.ErrFailedPrecondition)}
 			}
 		}
 	}
