@@ -162,7 +162,7 @@ func (b *Bridge) reserve(ctx context.Context, e Endpoint, old *record,
 // makeRoom frees the address and the port of an endpoint that is on its way out, or that waits for a pod: they are as
 // good as free. made is false where there is none.
 func (b *Bridge) makeRoom(ctx context.Context) (made bool) {
-	if freed, err := b.dropPrepared(1); err == nil && freed > 0 {
+	if freed, _ := b.dropPrepared(1); freed > 0 { // what could not be removed is tried again
 		return true
 	}
 	waited, err := b.pods.awaitLeaving(ctx, 1)

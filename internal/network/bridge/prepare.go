@@ -92,18 +92,22 @@ func (es *endpoints) users() int {
 	return n
 }
 
-// dropPrepared removes at most count of the endpoints that are no pod's yet.
+// dropPrepared removes at most count of the endpoints that are no pod's yet. One that is in use, or that cannot be
+// removed, does not count.
 func (b *Bridge) dropPrepared(count int) (dropped int, err error) {
 	b.pods.mu.Lock()
 	var ids []string
 	for id, r := range b.pods.records {
-		if r.prepared && len(ids) < count {
+		if r.prepared {
 			ids = append(ids, id)
 		}
 	}
 	b.pods.mu.Unlock()
 	var errs []error
 	for _, id := range ids {
+		if dropped == count {
+			break
+		}
 		gone, err := b.dropOne(id)
 		errs = append(errs, err)
 		if gone {
@@ -126,5 +130,6 @@ func (b *Bridge) dropOne(id string) (gone bool, err error) {
 	if r == nil || !b.pods.isPrepared(r) {
 		return false, nil
 	}
-	return true, b.detach(r, true)
+	err = b.detach(r, true)
+	return err == nil, err
 }
