@@ -122,6 +122,61 @@ func TestAStartThatBeginsWhileTheKeeperIsSilentIsNotEnded(t *testing.T) {
 	n.wantNothing("a start")
 }
 
+// TestAStartThatIsEndedLateIsNotMadeAgain: its program begins while the keeper ends it. Seen to fail, with the container
+// created, when recovery or a stop took an ended start for one whose program never began, and where the record did not
+// say before a kill of berthd that the start was being ended.
+func TestAStartThatIsEndedLateIsNotMadeAgain(t *testing.T) {
+	const recovers, stops, killed = "recovery", "StopContainer", "a stop and a kill"
+	for _, name := range []string{recovers, stops, killed} {
+		t.Run(name, func(t *testing.T) {
+			n := newMemoryNode(t)
+			pod, id := n.startUnderWay()
+			begun := 0
+			n.host.endStarting = func(string) {
+				n.host.begin(id)
+				begun++
+				if name == killed {
+					n.host.mu.Lock()
+					defer n.host.mu.Unlock()
+					delete(n.host.running, id)
+					runtime.Goexit()
+				}
+			}
+			if name == recovers {
+				k := &silentKeeper{memoryKeeper: memoryKeeper{n.host}, id: id, last: func() {}}
+				k.silent.Store(2) // for the start of berthd, and for what waits in the background
+				n.cfg.Keeper = k
+				n.restart()
+				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+					if _, c := n.index.ByID(id); c.Record().Phase != record.ContainerStarting {
+						break
+					}
+				}
+			} else {
+				stopped := make(chan error)
+				go func() {
+					defer close(stopped)
+					stopped <- n.StopContainer(t.Context(), id, time.Minute)
+				}()
+				if err := <-stopped; err != nil {
+					t.Fatal(err)
+				}
+				n.restart()
+			}
+			if st := n.status(id); st.State != model.ContainerExited || begun != 1 {
+				t.Errorf("it is %s, and the program has begun %d times", st.State, begun)
+			}
+			if err := n.StartContainer(t.Context(), id); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("another start: %v", err)
+			}
+			if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+			n.wantNothing("a start that was ended")
+		})
+	}
+}
+
 // begin lets the program of startUnderWay begin.
 func (h *memoryHost) begin(id string) {
 	h.mu.Lock()

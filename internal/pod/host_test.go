@@ -52,9 +52,11 @@ type memoryHost struct {
 	members  []int                        // the IDs of the processes in each cgroup
 	sysctls  map[string]map[string]string // of the interfaces of pods, as the network was told of them last
 
-	beforeCall func()                      // called at the beginning of each call; nil: nothing is
-	beforeRun  func()                      // called when a container is to be started; nil: nothing is
-	checkpoint func(context.Context) error // writes a container down; nil: it cannot be
+	beforeCall func() // called at the beginning of each call; nil: nothing is
+	beforeRun  func() // called when a container is to be started; nil: nothing is
+	// endStarting is called when a container is to be deleted whose start is under way; nil: nothing is.
+	endStarting func(id string)
+	checkpoint  func(context.Context) error // writes a container down; nil: it cannot be
 }
 
 // fault makes calls fail.
@@ -590,6 +592,13 @@ func (k memoryKeeper) exit(c *memoryContainer, code int) {
 }
 
 func (k memoryKeeper) Delete(_ context.Context, id string) error {
+	k.mu.Lock()
+	c := k.running[id]
+	starts := c != nil && c.status.State == keeper.StateStarting
+	k.mu.Unlock()
+	if starts && k.endStarting != nil {
+		k.endStarting(id)
+	}
 	return k.call(func() error {
 		delete(k.running, id)
 		return nil

@@ -39,6 +39,10 @@ type Container struct {
 	// QuotaID is the project ID of the root file system, where the client has asked for one.
 	QuotaID string `json:"quotaID,omitempty"`
 
+	// StartEnded: the start took too long, and the keeper was asked to end it. The program may have begun meanwhile, so
+	// the container is not started again. A record of an earlier version does not say so.
+	StartEnded bool `json:"startEnded,omitempty"`
+
 	LogPath string `json:"logPath,omitempty"`
 	// LogLimits are those of the log, as they were when the container was created; zero: none.
 	LogLimits loglimit.Limits `json:"logLimits,omitzero"`

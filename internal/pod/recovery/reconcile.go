@@ -367,11 +367,18 @@ func (rc *Recovery) decideStart(ctx context.Context, c *index.Container, wait ti
 		if status, err = rc.Keeper.Status(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 			return fmt.Errorf("ask for a start that takes too long: %w", err)
 		}
-		if err != nil || status.State == keeper.StateStarting {
+		switch {
+		case err != nil:
 			status = nil
 			if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
+				return fmt.Errorf("remove what is left of a start: %w", err)
+			}
+		case status.State == keeper.StateStarting:
+			if err := rc.Teardown.EndHungStart(ctx, c); err != nil {
 				return fmt.Errorf("end a start that takes too long: %w", err)
 			}
+			rc.dropRestored(c)
+			return rc.Teardown.ReleaseContainer(ctx, c)
 		}
 	}
 	points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
@@ -510,10 +517,12 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 	mounted map[string]bool) (over bool, err error) {
 	lived, ended := rc.Teardown.EndUnlisted(ctx, c)
+	r := c.Record()
+	mayHaveRun := lived || r.Phase != record.ContainerStarting || r.StartEnded
 	switch {
 	case !ended:
 		return false, errLives
-	case !lived && c.Record().Phase == record.ContainerStarting && rc.Dirs.LostNamespace(new(c.Sandbox.Record())) == "":
+	case !mayHaveRun && rc.Dirs.LostNamespace(new(c.Sandbox.Record())) == "":
 		// The keeper knows a container from a start's first moment on, until it has failed or been cut off: no program has
 		// run.
 		of := containerID(c.ID())

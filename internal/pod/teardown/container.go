@@ -53,8 +53,8 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 }
 
 // EndStarting waits for the end of a start. One that an earlier berthd has asked for, and that recovery could not end,
-// is ended: when this succeeds the container's program does not begin any more. A program that has begun meanwhile is
-// left to the caller, and the record says that it runs or has ended.
+// is ended: when this succeeds the container's program does not begin any more, and the record says that the container
+// has exited. A program that runs is left to the caller, and the record says so.
 func (td *Teardown) EndStarting(ctx context.Context, c *index.Container) error {
 	release, err := c.Lock(ctx, "kill")
 	if err != nil {
@@ -66,8 +66,10 @@ func (td *Teardown) EndStarting(ctx context.Context, c *index.Container) error {
 	}
 	st, err := td.Keeper.Status(ctx, c.ID())
 	switch {
-	case errors.Is(err, errdefs.ErrNotFound), err == nil && st.State == keeper.StateStarting:
+	case errors.Is(err, errdefs.ErrNotFound):
 		err = td.Keeper.Delete(ctx, c.ID())
+	case err == nil && st.State == keeper.StateStarting:
+		err = td.EndHungStart(ctx, c)
 	case err == nil && st.State == keeper.StateExited:
 		td.AdoptExit(ctx, c, *st)
 	case err == nil:

@@ -114,6 +114,27 @@ func (td *Teardown) StartFailed(ctx context.Context, c *index.Container, cause e
 	})
 }
 
+var errHungStart = errors.New("the start took too long and was ended: the program may have begun meanwhile")
+
+// EndHungStart ends a start that an earlier berthd has asked for and that the keeper has not finished, and records that
+// the container has exited: the keeper can finish the start before it ends the container, and then the program has run.
+// For a berthd that is started after a kill in between, the record says so before the keeper is asked. The caller holds
+// the container's lock.
+func (td *Teardown) EndHungStart(ctx context.Context, c *index.Container) error {
+	if err := c.Update(record.Save, func(r *record.Container) { r.StartEnded = true }); err != nil {
+		return err
+	}
+	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {
+		return err
+	}
+	td.Finish(c, func(r *record.Container) {
+		r.ExitCode = 128
+		r.Reason = model.ReasonStartError
+		r.Message = errHungStart.Error()
+	})
+	return nil
+}
+
 // endStart ends what the keeper has of a container whose start has failed, and has the keeper forget it. If the record
 // could not be written, only the keeper can tell after a restart of berthd that the program has run: it keeps the
 // container, whose processes are killed.
