@@ -35,7 +35,7 @@ func (ev *Feed) Tell(s *index.Sandbox, containerID string, what model.ContainerE
 			e.Sandbox = nil
 		}
 		for _, c := range ev.index.ContainersOf(s.ID()) {
-			if st := c.Status(); st != nil {
+			if st := c.Status(); st != nil && !st.Making { // no client is told of it before it is made
 				e.Containers = append(e.Containers, st)
 			}
 		}

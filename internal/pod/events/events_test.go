@@ -33,3 +33,25 @@ func TestAPodIsNotForgottenForAnOldAttempt(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEventNamesNoContainerThatIsBeingMade: lists do not have it either, and a kubelet with evented PLEG would take
+// its unknown state for that of a container of the pod. Seen to fail with every container of the index named.
+func TestAnEventNamesNoContainerThatIsBeingMade(t *testing.T) {
+	x := index.New()
+	log := slog.New(slog.DiscardHandler)
+	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, log)
+	s := index.NewSandbox(pods.New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
+	x.AdoptSandbox(s)
+	table := record.NewContainers(t.TempDir(), log)
+	for _, phase := range []record.ContainerPhase{record.ContainerCreating, record.ContainerCreated} {
+		id := string(phase)
+		r := record.Container{ID: id, SandboxID: "pod", Phase: phase, Config: &model.ContainerConfig{}}
+		x.AdoptContainer(index.NewContainer(table.New(id, r), s))
+	}
+	feed := New(x)
+	ch := feed.Follow(t.Context())
+	feed.Tell(s, "pod", model.EventStarted)
+	if e := <-ch; len(e.Containers) != 1 || e.Containers[0].ID != string(record.ContainerCreated) {
+		t.Errorf("the event names %d containers: %+v", len(e.Containers), e.Containers)
+	}
+}
