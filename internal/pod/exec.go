@@ -136,7 +136,19 @@ func (e *execution) prepare(ctx context.Context) error {
 	if r.Paused {
 		return errPaused
 	}
-	process := ocispec.Exec(&specs.Spec{Process: r.Process}, e.opts.Cmd, e.opts.TTY)
+	own := r.Process
+	if own == nil { // the record is of an earlier version, or an older one of two files
+		spec, err := e.container.ReadSpec()
+		if err == nil && spec.Process == nil {
+			err = errors.New("it has no process")
+		}
+		if err != nil {
+			return fmt.Errorf("its record does not say what a command in it inherits, nor does its specification: %v: %w", err,
+				errdefs.ErrFailedPrecondition)
+		}
+		own = spec.Process
+	}
+	process := ocispec.Exec(&specs.Spec{Process: own}, e.opts.Cmd, e.opts.TTY)
 	if as := &e.opts.As; as.User != "" || len(as.Env) > 0 || as.Cwd != "" {
 		pod := e.container.Sandbox.Record()
 		namespace := ocispec.UserNamespace(r.Config.Security.Namespaces.User, pod.Config.Security.Namespaces.User)

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	keeper "berth/internal/keeper/client"
+	"berth/internal/pod/record"
 )
 
 // earlyKeeper waits for no command, and answers before its caller's deadline that it is over.
@@ -44,5 +49,26 @@ func TestAnExecTimesOutThoughTheKeeperSaysSoFirst(t *testing.T) {
 	}
 	if got := k.kills.Load(); got != 0 {
 		t.Errorf("it was killed %d times more", got)
+	}
+}
+
+// TestAnExecWhoseContainersRecordHasNoProcess inherits from the container's specification, and is refused where that
+// cannot be read. Seen to fail with a panic where the record alone was asked.
+func TestAnExecWhoseContainersRecordHasNoProcess(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	_, c := n.index.ByID(id)
+	if err := c.Update(record.Save, func(r *record.Container) { r.Process = nil }); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, _, err := n.ExecSync(t.Context(), id, []string{"a", "0"}, 0); err != nil || string(out) != "[a 0]\n" {
+		t.Errorf("with its specification: %q, %v", out, err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dirs.Containers(), id, "spec.json"), []byte("spoilt"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _, err := n.ExecSync(t.Context(), id, []string{"a", "0"}, 0)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "inherits") {
+		t.Errorf("without: %v", err)
 	}
 }
