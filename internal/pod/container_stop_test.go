@@ -122,9 +122,9 @@ func TestAStartThatBeginsWhileTheKeeperIsSilentIsNotEnded(t *testing.T) {
 	n.wantNothing("a start")
 }
 
-// TestAStartThatIsEndedLateIsNotMadeAgain: its program begins while the keeper ends it. Seen to fail, with the container
-// created, when recovery or a stop took an ended start for one whose program never began, and where the record did not
-// say before a kill of berthd that the start was being ended.
+// TestAStartThatIsEndedLateIsNotMadeAgain: its program begins while the keeper ends it. Seen to fail, with the
+// container created, when recovery or a stop took an ended start for one whose program never began, and where the
+// record did not say before a kill of berthd that the start was being ended.
 func TestAStartThatIsEndedLateIsNotMadeAgain(t *testing.T) {
 	const recovers, stops, killed = "recovery", "StopContainer", "a stop and a kill"
 	for _, name := range []string{recovers, stops, killed} {
