@@ -19,6 +19,9 @@ type Mount struct {
 	Source   string // on the node
 	Dir      bool
 	ReadOnly bool
+	// OfImage: it is a volume that the container's image declares. The container writes there as to its root file system
+	// if the client has said nothing about it.
+	OfImage bool
 }
 
 // Group is what shares one ID and one limit.
@@ -67,7 +70,9 @@ const (
 
 // Plan turns the sizes that a client gives into groups. What one of its paths names, the keys for all do not take.
 // The latter leave out what is mounted read-only and what is a file. The root file system has rootSize where no key
-// covers it (0: none), and the ID that the client gives is that of the root file system's group.
+// covers it (0: none), together with the volumes of the image that no key covers: otherwise an image could declare any
+// directory as a volume, and what is written there would not be limited. The ID that the client gives is that of the
+// root file system's group.
 func Plan(sizes map[string]string, id ID, rootSize uint64, mounts []Mount) ([]Group, error) {
 	if err := CheckSizes(sizes); err != nil {
 		return nil, err
@@ -112,7 +117,14 @@ func Plan(sizes map[string]string, id ID, rootSize uint64, mounts []Mount) ([]Gr
 	}
 	at := slices.IndexFunc(groups, Group.HasRoot)
 	if at < 0 && (rootSize > 0 || id != ID{}) {
-		groups = append(groups, Group{Paths: []string{Root}, Limit: rootSize})
+		g := Group{Paths: []string{Root}, Limit: rootSize}
+		for _, m := range mounts {
+			if rootSize > 0 && m.OfImage && !named[m.Path] {
+				g.Paths = append(g.Paths, m.Path)
+			}
+		}
+		slices.Sort(g.Paths)
+		groups = append(groups, g)
 		at = len(groups) - 1
 	}
 	if at >= 0 {

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -101,6 +102,32 @@ func TestPlans(t *testing.T) {
 	} {
 		if groups, err := Plan(sizes, ID{}, 0, mounts); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v, %v", claim, groups, err)
+		}
+	}
+}
+
+// TestAHandlersLimitHoldsForTheVolumesOfAnImage that the client says nothing about, and a client's own limit of the
+// root file system holds for that alone. Seen to fail when such a volume had no limit.
+func TestAHandlersLimitHoldsForTheVolumesOfAnImage(t *testing.T) {
+	mounts := []Mount{
+		{Path: "/abc", Dir: true}, {Path: "/var/db", Dir: true, OfImage: true}, {Path: "/a", Dir: true, OfImage: true},
+	}
+	for _, c := range []struct {
+		claim   string
+		sizes   map[string]string
+		id      ID
+		handler uint64
+		want    []Group
+	}{
+		{"no key", nil, ID{}, 3072, []Group{{Paths: []string{"/", "/a", "/var/db"}, Limit: 3072}}},
+		{"an ID", nil, ID{Any: true}, 3072, []Group{{Paths: []string{"/", "/a", "/var/db"}, Limit: 3072, ID: ID{Any: true}}}},
+		{"no limit", nil, ID{Any: true}, 0, []Group{{Paths: []string{"/"}, ID: ID{Any: true}}}},
+		{"a key for one", map[string]string{"/a": "1k"}, ID{}, 3072,
+			[]Group{{Paths: []string{"/a"}, Limit: 1024}, {Paths: []string{"/", "/var/db"}, Limit: 3072}}},
+		{"a key for the root", map[string]string{"/": "1k"}, ID{}, 3072, []Group{{Paths: []string{"/"}, Limit: 1024}}},
+	} {
+		if groups, err := Plan(c.sizes, c.id, c.handler, mounts); err != nil || !reflect.DeepEqual(groups, c.want) {
+			t.Errorf("%s: %+v, %v, want %+v", c.claim, groups, err, c.want)
 		}
 	}
 }

@@ -167,6 +167,11 @@ func TestDiskQuotas(t *testing.T) {
 				if c := runNamed(t, pod, withQuota(t, "", map[string]string{"/": "10m"})); size(c, "/") != "10240" {
 					t.Errorf("a container that asks itself has %s KiB", size(c, "/"))
 				}
+				// The volumes of the image are limited with it.
+				c := runNamed(t, pod, withVolumes)
+				if !fits(t, c, "/data/x", 6) || fits(t, c, "/y", 6) {
+					t.Error("the root file system and a volume of the image do not share the limit")
+				}
 			})
 			t.Run("one mount", func(t *testing.T) {
 				c := runNamed(t, p, named(t, "one", "/v"), withQuota(t, "", map[string]string{"/v": "10m"}))

@@ -32,13 +32,18 @@ func CheckQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 	return id, nil
 }
 
+// imageVolumes are the volumes that a container has because its image declares them.
+func (st *Store) imageVolumes(c *record.ContainerEntry) []quota.Mount {
+	var mounts []quota.Mount
+	for i, p := range c.Record().ImageVolumes {
+		mounts = append(mounts, quota.Mount{Path: p, Source: st.Dirs.ImageVolume(c.ID(), i), Dir: true, OfImage: true})
+	}
+	return mounts
+}
+
 // quotaMounts are a container's mounts as far as disk quotas care.
 func (st *Store) quotaMounts(c *record.ContainerEntry) ([]quota.Mount, error) {
-	r := c.Record()
-	var mounts []quota.Mount
-	for i, p := range r.ImageVolumes {
-		mounts = append(mounts, quota.Mount{Path: p, Source: st.Dirs.ImageVolume(c.ID(), i), Dir: true})
-	}
+	r, mounts := c.Record(), st.imageVolumes(c)
 	for i, mount := range r.Config.Mounts {
 		q := quota.Mount{Path: path.Clean(mount.ContainerPath), ReadOnly: mount.Readonly || mount.Image != nil, Dir: true}
 		switch {
@@ -88,7 +93,7 @@ func (st *Store) TakeQuotas(ctx context.Context, c *record.ContainerEntry, id qu
 	if cfg.Resources != nil {
 		sizes = cfg.Resources.DiskQuota
 	}
-	var mounts []quota.Mount
+	mounts := st.imageVolumes(c)
 	if len(sizes) > 0 {
 		var err error
 		if mounts, err = st.quotaMounts(c); err != nil {

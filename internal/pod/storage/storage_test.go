@@ -220,3 +220,44 @@ func TestHoldersOfAQuotaAreNamed(t *testing.T) {
 		t.Errorf("the error itself was changed: %v", held.Holders)
 	}
 }
+
+// noting is a ledger that only notes what it is asked for.
+type noting struct {
+	Quotas
+	wants  []quota.Want
+	marked []string
+}
+
+func (l *noting) Take(_ context.Context, _ string, w quota.Want) (*quota.Grant, error) {
+	l.wants = append(l.wants, w)
+	return &quota.Grant{ID: quota.MinID, Limit: w.Limit}, nil
+}
+
+func (l *noting) Mark(_ context.Context, _ uint32, dirs ...string) error {
+	l.marked = append(l.marked, dirs...)
+	return nil
+}
+
+// TestAHandlersQuotaHoldsInTheVolumesOfAnImage: the directory of such a volume bears the ID of the root file system
+// from the beginning. Seen to fail when the container's mounts were only looked at for limits of its own.
+func TestAHandlersQuotaHoldsInTheVolumesOfAnImage(t *testing.T) {
+	f, ledger := newFixture(t), &noting{}
+	f.Quotas = ledger
+	c := f.container()
+	if err := c.Update(record.Draft, func(r *record.Container) { r.ImageVolumes = []string{"/data"} }); err != nil {
+		t.Fatal(err)
+	}
+	limits, err := f.TakeQuotas(t.Context(), c, quota.ID{}, 9<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	volume := f.Dirs.ImageVolume("c", 0)
+	want := append(rootfs.WritableDirs(f.Dirs.Container("c")), volume)
+	if len(ledger.wants) != 1 || ledger.wants[0].Limit != 9<<20 || !slices.Equal(ledger.wants[0].Dirs, want) {
+		t.Errorf("taken is %+v, want one limit for %q", ledger.wants, want)
+	}
+	err = limits.Prepare(ledger)(t.Context(), "/data", volume)
+	if err != nil || !slices.Equal(ledger.marked, []string{volume}) {
+		t.Errorf("marked before it is filled: %q, %v", ledger.marked, err)
+	}
+}
