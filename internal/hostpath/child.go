@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/hostpath/inroot"
 	"berth/internal/mountns"
 )
 
@@ -39,6 +40,7 @@ const (
 	actRelabel = "relabel"
 	actMount   = "mount"
 	actRead    = "read"
+	actPath    = "path"
 )
 
 // Before the process does anything else. It has one path to look at, and no more.
@@ -78,6 +80,8 @@ func act(what, path string, more []string) (any, error) {
 		return mountRoot(more[0])
 	case what == actRead && len(more) == 1:
 		return readInRoot(path, more[0])
+	case what == actPath && len(more) == 1:
+		return inroot.Path(path, more[0])
 	}
 	return nil, fmt.Errorf("a child is asked for %q", what)
 }

@@ -66,6 +66,12 @@ func readInRoot(root, what string) ([]string, error) {
 	return files, nil
 }
 
+// PathInRoot is where a name is in a root file system that may not answer, as inroot.Path says.
+func PathInRoot(ctx context.Context, root, name string) (path string, err error) {
+	err = remote.ask(actPath, root, &path, whileWanted(ctx), name)
+	return path, err
+}
+
 // whileWanted says for how long a child is waited for.
 func whileWanted(ctx context.Context) func() bool {
 	end := time.Now().Add(remotePatience)

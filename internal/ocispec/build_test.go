@@ -133,7 +133,7 @@ func TestTheLaterOfTwoMountsAtAPathIsMade(t *testing.T) {
 	if !slices.Equal(sources, []string{second}) || !strings.Contains(strings.Join(out.Warnings, "\n"), first) {
 		t.Errorf("at /dev/shm is %q, warnings %q", sources, out.Warnings)
 	}
-	in.Container.Mounts[0].Image, in.ImageMounts = &model.ImageSpec{}, map[string]string{"/dev/shm": first}
+	in.Container.Mounts[0].Image, in.ImageMounts = &model.ImageSpec{}, map[string]ImageMount{"/dev/shm": {Path: first}}
 	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("where one is an image: %v", err)
 	}
@@ -449,22 +449,49 @@ func TestImageMountsAreReadOnlyAndStayInTheImage(t *testing.T) {
 	image := t.TempDir()
 	write(t, filepath.Join(image, "sub/file"), "x")
 	must(t, os.Symlink("/etc", filepath.Join(image, "out")))
-	try := func(sub string) (*Output, error) {
+	try := func(sub string, remote bool) (*Output, error) {
 		in := input(t)
-		in.ImageMounts = map[string]string{"/img": image}
+		in.ImageMounts = map[string]ImageMount{"/img": {Path: image, Remote: remote}}
 		in.Container.Mounts = []model.Mount{{ContainerPath: "/img", Image: &model.ImageSpec{Image: "i"}, ImageSubPath: sub}}
 		return Build(t.Context(), in)
 	}
-	out, err := try("sub")
-	must(t, err)
-	m := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/img" })]
-	if m.Source != filepath.Join(image, "sub") || !slices.Contains(m.Options, "ro") {
-		t.Errorf("mount %+v", m)
-	}
-	for _, sub := range []string{"../up", "/sub", "nothing", "out"} {
-		if _, err := try(sub); !errors.Is(err, errdefs.ErrInvalidArgument) {
-			t.Errorf("sub path %q: %v", sub, err)
+	for _, remote := range []bool{false, true} {
+		out, err := try("sub", remote)
+		must(t, err)
+		m := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/img" })]
+		if m.Source != filepath.Join(image, "sub") || !slices.Contains(m.Options, "ro") {
+			t.Errorf("mount %+v", m)
 		}
+		for _, sub := range []string{"../up", "/sub", "nothing", "out", "sub/file/below"} {
+			if _, err := try(sub, remote); !errors.Is(err, errdefs.ErrInvalidArgument) {
+				t.Errorf("sub path %q, remote %v: %v", sub, remote, err)
+			}
+		}
+	}
+}
+
+// TestASubPathOfARemoteImageThatDoesNotAnswer is looked for by a child, which is given up. Seen to fail when this
+// process looked for it: a thread of it waited, which nothing ends.
+func TestASubPathOfARemoteImageThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	f := mutetest.Mount(t, t.TempDir())
+	f.Mute()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	b := &builder{ctx: ctx, in: Input{ImageMounts: map[string]ImageMount{"/img": {Path: f.Dir, Remote: true}}}}
+	m := &model.Mount{ContainerPath: "/img", Image: &model.ImageSpec{Image: "i"}, ImageSubPath: "sub"}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.imageSource(m)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errdefs.IsUnavailable(err) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the call does not end")
 	}
 }
 
@@ -476,7 +503,7 @@ func TestImageMountsAreMappedOnceOnly(t *testing.T) {
 		in := input(t)
 		in.Sandbox.Security.Namespaces.User, in.Container.Security.Namespaces.User = user, user
 		in.Namespaces.User = "/proc/self/ns/user"
-		in.ImageMounts = map[string]string{"/img": t.TempDir()}
+		in.ImageMounts = map[string]ImageMount{"/img": {Path: t.TempDir()}}
 		in.Container.Mounts = []model.Mount{{
 			ContainerPath: "/img", Image: &model.ImageSpec{Image: "i"}, UIDMappings: asked, GIDMappings: asked,
 		}}

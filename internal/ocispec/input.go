@@ -25,8 +25,8 @@ type Input struct {
 	// CgroupsPath goes into the spec as it is: absolute, or slice:prefix:name for systemd.
 	CgroupsPath string
 	Files       PodFiles
-	// ImageMounts are the host directories of Mount.Image mounts, by container path as in the configuration.
-	ImageMounts map[string]string
+	// ImageMounts are the images of Mount.Image mounts, by container path as in the configuration.
+	ImageMounts map[string]ImageMount
 	// Edits are what others than the client add, such as device plugins.
 	Edits []model.Edits
 	// Label is the container's SELinux label; empty where the host has no SELinux.

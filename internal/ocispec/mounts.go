@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
 	"berth/internal/hostpath"
+	"berth/internal/hostpath/inroot"
 	"berth/internal/model"
 	"berth/internal/mountns"
 )
@@ -360,27 +360,41 @@ func restrictions(source hostpath.Resolved) ([]string, error) {
 	return slices.DeleteFunc(all, func(o string) bool { return !mountns.IsRestriction(o) }), nil
 }
 
+// ImageMount is an image that is mounted on the host.
+type ImageMount struct {
+	Path string
+	// Remote: the image has layers of a remote snapshotter. They may not answer, so they are only looked at by a child
+	// (package hostpath).
+	Remote bool
+}
+
 // imageSource is where an image is mounted on the host, or a path in it, whose links stay in the image.
 func (b *builder) imageSource(m *model.Mount) (string, error) {
-	root := b.in.ImageMounts[m.ContainerPath]
+	mounted := b.in.ImageMounts[m.ContainerPath]
 	if m.HostPath != "" {
 		return "", invalid("image %s and host path %s exclude one another", m.Image.Image, m.HostPath)
 	}
-	if root == "" {
+	if mounted.Path == "" {
 		return "", unable("image %s is not mounted on the host", m.Image.Image)
 	}
 	if m.ImageSubPath == "" {
-		return root, nil
+		return mounted.Path, nil
 	}
 	if path.IsAbs(m.ImageSubPath) || slices.Contains(strings.Split(m.ImageSubPath, "/"), "..") {
 		return "", invalid("image sub path %q is absolute or leads up", m.ImageSubPath)
 	}
-	source, err := securejoin.SecureJoin(root, m.ImageSubPath)
-	if err != nil {
-		return "", invalid("image %s: sub path %q: %v", m.Image.Image, m.ImageSubPath, err)
+	find := inroot.Path
+	if mounted.Remote {
+		find = func(root, name string) (string, error) { return hostpath.PathInRoot(b.ctx, root, name) }
 	}
-	if _, err := os.Lstat(source); err != nil {
+	source, err := find(mounted.Path, m.ImageSubPath)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return "", invalid("image %s has no %q", m.Image.Image, m.ImageSubPath)
+	case errdefs.IsUnavailable(err):
+		return "", fmt.Errorf("image %s: sub path %q: %w", m.Image.Image, m.ImageSubPath, err)
+	case err != nil:
+		return "", invalid("image %s: sub path %q: %v", m.Image.Image, m.ImageSubPath, err)
 	}
 	return source, nil
 }

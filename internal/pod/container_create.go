@@ -101,8 +101,8 @@ type creation struct {
 	root   string // where its root file system is mounted
 	limits *storage.Limits
 	mounts []model.Mount
-	images map[string]string // the host directories of image mounts, by container path
-	edits  []model.Edits     // what its devices add to it
+	images map[string]ocispec.ImageMount // by container path
+	edits  []model.Edits                 // what its devices add to it
 	out    *ocispec.Output
 
 	classLimits *model.BlockIO // of the class of block I/O that a plugin has chosen; nil: none

@@ -1,4 +1,4 @@
-// Package inroot reads files in root directories that belong to others: to an image, or to a process.
+// Package inroot looks at files in root directories that belong to others: to an image, or to a process.
 package inroot
 
 import (

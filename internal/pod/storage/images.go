@@ -6,14 +6,15 @@ import (
 	"slices"
 
 	"berth/internal/model"
+	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 )
 
 // MountImages mounts the images that are volumes of a container, read-only, and returns where, by container path. Their
 // layers are held with those of the container's own image.
 func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
-	pod *record.Sandbox) (map[string]string, error) {
-	var at map[string]string
+	pod *record.Sandbox) (map[string]ocispec.ImageMount, error) {
+	var at map[string]ocispec.ImageMount
 	for i, mount := range c.Record().Config.Mounts {
 		if mount.Image == nil {
 			continue
@@ -42,9 +43,9 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 			return nil, imageVolumeError(i, err)
 		}
 		if at == nil {
-			at = map[string]string{}
+			at = map[string]ocispec.ImageMount{}
 		}
-		at[mount.ContainerPath] = path
+		at[mount.ContainerPath] = ocispec.ImageMount{Path: path, Remote: layers.Remote != nil}
 	}
 	return at, nil
 }

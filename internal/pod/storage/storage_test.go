@@ -109,7 +109,7 @@ func TestWhatIsMountedForAContainerIsUnmounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(f.rootfs.mounted) != 2 || len(at) != 1 || !f.rootfs.mounted[at["/data"]].Readonly {
+		if len(f.rootfs.mounted) != 2 || len(at) != 1 || !f.rootfs.mounted[at["/data"].Path].Readonly {
 			t.Errorf("mounted are %v, and images at %v", f.rootfs.mounted, at)
 		}
 		if got := c.Record().VolumeImages; !slices.Equal(got, []string{"sha256:files"}) || len(f.images.held["c"]) != 1 {
