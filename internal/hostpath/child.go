@@ -2,6 +2,7 @@ package hostpath
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,7 +63,13 @@ func init() {
 	os.Exit(0)
 }
 
+// tested are what the children of tests do in the place of an act.
+var tested map[string]func(path string) (any, error)
+
 func act(what, path string, more []string) (any, error) {
+	if instead := tested[what]; instead != nil {
+		return instead(path)
+	}
 	switch {
 	case what == actResolve:
 		return wait(path)
@@ -101,16 +108,21 @@ func ask(what, path string, result any, alive func() bool, more ...string) error
 	return stuck.ask(what, path, result, alive, more...)
 }
 
-// ask has a child do something with a path. alive is asked whenever the file system has had another span of patience,
-// and says whether it answers somebody else meanwhile; nil: it has to answer within the first.
 func (w *waits) ask(what, path string, result any, alive func() bool, more ...string) error {
+	return w.during(context.Background(), what, path, result, alive, more...)
+}
+
+// during has a child do something with a path. alive is asked whenever the file system has had another span of patience,
+// and says whether it answers somebody else meanwhile; nil: it has to answer within the first. The child is killed when
+// the context ends, and has ended when this returns, unless its file system does not answer.
+func (w *waits) during(ctx context.Context, what, path string, result any, alive func() bool, more ...string) error {
 	w.Lock()
 	busy, count := w.paths[path] > 0, w.count
 	w.Unlock()
 	if busy || count >= maxStuck {
 		return unanswered(path)
 	}
-	cmd := exec.Command("/proc/self/exe", append([]string{what, path}, more...)...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{what, path}, more...)...)
 	cmd.Args[0] = childName
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -137,7 +149,17 @@ func (w *waits) ask(what, path string, result any, alive func() bool, more ...st
 	for waiting := true; waiting; {
 		select {
 		case err := <-done:
+			if ctx.Err() != nil && err != nil {
+				return fmt.Errorf("%s %s: %w", what, path, ctx.Err())
+			}
 			return parse(path, out.Bytes(), result, err)
+		case <-ctx.Done():
+			waiting = false
+			select {
+			case <-done:
+				return fmt.Errorf("%s %s: %w", what, path, ctx.Err())
+			case <-time.After(patience):
+			}
 		case <-time.After(patience):
 			waiting = alive != nil && alive()
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
@@ -17,15 +18,61 @@ import (
 )
 
 // Relabel gives a file, or a directory with all that is in it, a label of SELinux; without its categories where it is
-// shared. It takes as long as the tree is large. The error wraps errdefs.ErrUnavailable where the file system does not
-// answer any more.
-func Relabel(path, fileLabel string, shared bool) error {
+// shared. It takes as long as the tree is large, and ends with the context: whoever has given up must not label the
+// files of a later pod. For the same reason the calls for one path come one after the other. The path has no links. The
+// error wraps errdefs.ErrUnavailable where the file system does not answer any more.
+func Relabel(ctx context.Context, path, fileLabel string, shared bool) error {
 	how := "private"
 	if shared {
 		how = "shared"
 	}
+	release, err := relabels.take(ctx, filepath.Clean(path))
+	if err != nil {
+		return fmt.Errorf("wait for another relabelling of %s: %w", path, err)
+	}
+	defer release()
 	var nothing any
-	return ask(actRelabel, path, &nothing, answers(path), fileLabel, how)
+	return stuck.during(ctx, actRelabel, path, &nothing, answers(path), fileLabel, how)
+}
+
+// turns lets one call at a time have a path.
+type turns struct {
+	mu    sync.Mutex
+	taken map[string]chan struct{} // each is closed when its call has ended
+}
+
+var relabels turns
+
+// take waits for the call that has the path.
+func (t *turns) take(ctx context.Context, path string) (release func(), err error) {
+	own := make(chan struct{})
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		t.mu.Lock()
+		other, busy := t.taken[path]
+		if !busy {
+			if t.taken == nil {
+				t.taken = map[string]chan struct{}{}
+			}
+			t.taken[path] = own
+		}
+		t.mu.Unlock()
+		if !busy {
+			break
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+		}
+	}
+	return func() {
+		t.mu.Lock()
+		delete(t.taken, path)
+		t.mu.Unlock()
+		close(own)
+	}, nil
 }
 
 func relabel(path, fileLabel string, shared bool) error {

@@ -1,13 +1,16 @@
 package hostpath
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -127,5 +130,64 @@ func TestAFileSystemWithoutLabelsIsLeftAlone(t *testing.T) {
 	r := &relabelling{attribute: testAttribute, label: testLabel, labelled: func(int) { t.Error("something has a label") }}
 	if err := r.tree("/proc/self/net"); err != nil {
 		t.Error(err)
+	}
+}
+
+// In children of tests a relabelling only notes its process in the directory, and does not end by itself if it finds a
+// file called slow there, which it removes.
+var _ = func() bool {
+	tested = map[string]func(string) (any, error){actRelabel: func(path string) (any, error) {
+		noted := filepath.Join(path, strconv.Itoa(os.Getpid()))
+		if err := os.WriteFile(noted, nil, 0o600); err != nil || os.Remove(filepath.Join(path, "slow")) != nil {
+			return nil, err
+		}
+		time.Sleep(time.Hour)
+		return nil, nil
+	}}
+	return true
+}()
+
+// TestARelabellingEndsWithItsCall, and none of the same path begins before: it would overwrite the labels of a later
+// pod. Seen to fail when the call did not end, and when the second one did not wait.
+func TestARelabellingEndsWithItsCall(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "slow"), nil, 0o600))
+	first, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended, later := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- Relabel(first, dir, testLabel, false) }()
+	var begun []string
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		begun, _ = filepath.Glob(filepath.Join(dir, "[0-9]*"))
+		if _, err := os.Lstat(filepath.Join(dir, "slow")); err != nil && len(begun) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no child begins")
+		}
+	}
+	impatient, giveUp := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer giveUp()
+	if err := Relabel(impatient, dir, testLabel, false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside the first: %v", err)
+	}
+	go func() { later <- Relabel(t.Context(), dir, testLabel, false) }()
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the first ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the call does not end")
+	}
+	pid, err := strconv.Atoi(filepath.Base(begun[0]))
+	must(t, err)
+	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("its child is there: %v", err)
+	}
+	must(t, <-later)
+	if begun, _ = filepath.Glob(filepath.Join(dir, "[0-9]*")); len(begun) != 2 {
+		t.Errorf("%d relabellings have begun", len(begun))
 	}
 }

@@ -2,6 +2,7 @@ package ocispec
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -170,11 +171,11 @@ func (l Label) MountOptions(options string) string { return label.FormatMountLab
 
 // Apply gives a file, or a directory with all that is in it, the label of the pod's files; without its categories
 // where pods share it.
-func (l Label) Apply(path string, shared bool) error {
+func (l Label) Apply(ctx context.Context, path string, shared bool) error {
 	if l.Mount == "" {
 		return nil
 	}
-	if err := hostpath.Relabel(path, l.Mount, shared); err != nil {
+	if err := hostpath.Relabel(ctx, path, l.Mount, shared); err != nil {
 		return fmt.Errorf("SELinux label of %s: %w", path, err)
 	}
 	return nil

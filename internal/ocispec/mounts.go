@@ -289,7 +289,7 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 	}
 	if m.SELinuxRelabel && b.host.SELinux && b.spec.Linux.MountLabel != "" {
 		// A named volume may serve several pods.
-		if err := b.in.Label.Apply(out.Source, m.Volume != ""); err != nil {
+		if err := b.in.Label.Apply(b.ctx, out.Source, m.Volume != ""); err != nil {
 			return out, err
 		}
 	}

@@ -235,7 +235,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler H
 	if err := os.WriteFile(filepath.Join(root, keeper.ReaperProgram), nil, 0o755); err != nil {
 		return err
 	}
-	if err := r.Label.Apply(root, false); err != nil {
+	if err := r.Label.Apply(ctx, root, false); err != nil {
 		return err
 	}
 	input := ocispec.ReaperInput{
