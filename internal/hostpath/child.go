@@ -112,9 +112,9 @@ func (w *waits) ask(what, path string, result any, alive func() bool, more ...st
 	return w.during(context.Background(), what, path, result, alive, more...)
 }
 
-// during has a child do something with a path. alive is asked whenever the file system has had another span of patience,
-// and says whether it answers somebody else meanwhile; nil: it has to answer within the first. The child is killed when
-// the context ends, and has ended when this returns, unless its file system does not answer.
+// during has a child do something with a path. alive is asked whenever the file system has had another span of
+// patience, and says whether it answers somebody else meanwhile; nil: it has to answer within the first. The child is
+// killed when the context ends, and has ended when this returns, unless its file system does not answer.
 func (w *waits) during(ctx context.Context, what, path string, result any, alive func() bool, more ...string) error {
 	w.Lock()
 	busy, count := w.paths[path] > 0, w.count
