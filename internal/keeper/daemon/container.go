@@ -51,8 +51,8 @@ type container struct {
 	// saving is held from a change of the record until the record is on disk, so that the file has the last change.
 	saving sync.Mutex
 
-	guard  sync.RWMutex // see runtime.Container
-	loaded any          // an engine's; guarded by guard
+	guard  *runtime.Guard // see runtime.Container
+	loaded any            // an engine's; guarded by guard
 }
 
 // milestones are the events in the life of a container that goroutines wait for.
@@ -88,10 +88,10 @@ var _ runtime.Container = (*container)(nil)
 
 // The methods of runtime.Container.
 
-func (c *container) ID() string           { return c.id }
-func (c *container) Log() *slog.Logger    { return c.log }
-func (c *container) Guard() *sync.RWMutex { return &c.guard }
-func (c *container) Loaded() *any         { return &c.loaded }
+func (c *container) ID() string            { return c.id }
+func (c *container) Log() *slog.Logger     { return c.log }
+func (c *container) Guard() *runtime.Guard { return c.guard }
+func (c *container) Loaded() *any          { return &c.loaded }
 
 func (c *container) Record() record.Container {
 	c.mu.Lock()
@@ -124,6 +124,7 @@ func (s *Server) newContainer(r record.Container) *container {
 		streams:    streams{stdin: -1, pumps: map[logpump.Stream]*logpump.Pump{}},
 		attached:   attached{owners: map[string]string{}, clients: map[string]string{}},
 		execs:      map[string]*process{},
+		guard:      runtime.NewGuard(),
 	}
 }
 

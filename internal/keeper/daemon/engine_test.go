@@ -126,8 +126,10 @@ func (e *engine) KillExec(_ context.Context, c runtime.Container, _ string, _ in
 }
 
 func (e *engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
-	c.Guard().RLock()
-	defer c.Guard().RUnlock()
+	if err := c.Guard().Enter(ctx); err != nil {
+		return stage.ErrInterrupted
+	}
+	defer c.Guard().Leave()
 	if err := e.called("exec", c); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/opencontainers/runc/libcontainer/configs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -87,11 +86,11 @@ type Container interface {
 	Record() record.Container
 	// Process returns the init process; nil: it is not running, or nobody knows since a keeper's death.
 	Process() *pidfd.FD
-	// Guard is held for reading while a process is entering the container. It is held for writing during operations that
-	// must not run at that time: a pause, an update, a checkpoint, the removal.
-	Guard() *sync.RWMutex
-	// Loaded is a place where an engine caches the state of the container that it has read from disk. Its user must hold
-	// Guard for writing.
+	// Guard is held while a process is entering the container, and locked during operations that must not run at that
+	// time.
+	Guard() *Guard
+	// Loaded is a place where an engine caches the state of the container that it has read from disk. Its user must have
+	// locked Guard.
 	Loaded() *any
 	// Thawed returns a channel that is closed when the container is thawed after a checkpoint; nil: it is not frozen
 	// for one.

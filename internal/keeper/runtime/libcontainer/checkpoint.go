@@ -23,8 +23,8 @@ import (
 )
 
 // Freeze freezes a container for a checkpoint.
-func (e *Engine) Freeze(_ context.Context, c runtime.Container) error {
-	return e.with(c, func(lib *libcontainer.Container) error { return freeze(c, lib) })
+func (e *Engine) Freeze(ctx context.Context, c runtime.Container) error {
+	return e.with(ctx, c, func(lib *libcontainer.Container) error { return freeze(c, lib) })
 }
 
 // freeze freezes a container, which may be frozen already.
@@ -40,7 +40,7 @@ func freeze(c runtime.Container, lib *libcontainer.Container) error {
 
 // Checkpoint freezes a container and has CRIU write its processes down.
 func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
-	return e.with(c, func(lib *libcontainer.Container) error {
+	return e.with(ctx, c, func(lib *libcontainer.Container) error {
 		if err := freeze(c, lib); err != nil {
 			return err
 		}
@@ -52,30 +52,22 @@ func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime
 	})
 }
 
-// withoutCheckpoint is with, for what has to come after a checkpoint that is under way. That has a deadline, which may
-// be minutes away: the end of the context ends the wait. CRIU has the guard while it writes, so that is not waited for:
-// a checkpoint is known before it takes the guard.
+// withoutCheckpoint is with, for what has to come after a checkpoint that is under way.
 func (e *Engine) withoutCheckpoint(ctx context.Context, c runtime.Container,
 	fn func(*libcontainer.Container) error) error {
-	for {
-		thawed := c.Thawed()
-		if thawed == nil {
-			err := e.with(c, func(lib *libcontainer.Container) error {
-				if thawed = c.Thawed(); thawed != nil {
-					return nil // it has begun meanwhile
-				}
-				return fn(lib)
-			})
-			if err != nil || thawed == nil {
-				return err
-			}
-		}
-		select {
-		case <-thawed:
-		case <-ctx.Done():
+	guard := c.Guard()
+	if err := runtime.WithoutCheckpoint(ctx, c, guard.Lock, guard.Unlock); err != nil {
+		if ctx.Err() != nil {
 			return stage.ErrInterrupted
 		}
+		return err
 	}
+	defer guard.Unlock()
+	lib, err := e.loaded(c)
+	if err != nil {
+		return err
+	}
+	return fn(lib)
 }
 
 // restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in
@@ -108,7 +100,7 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 			res.Console, err = sock.Take(res.PID)
 		}
 		if err == nil {
-			err = e.with(c, func(lib *libcontainer.Container) error {
+			err = e.with(context.Background(), c, func(lib *libcontainer.Container) error {
 				st, err := lib.State()
 				if err != nil {
 					return err

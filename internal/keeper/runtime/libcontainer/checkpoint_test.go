@@ -5,11 +5,12 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/opencontainers/runc/libcontainer"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
@@ -18,14 +19,14 @@ import (
 // frozen is a container that is frozen for a checkpoint.
 type frozen struct {
 	runtime.Container
-	guard  sync.RWMutex
+	guard  *runtime.Guard
 	loaded any
 	thawed chan struct{}
 	before int // how often it is looked at before it is frozen
 }
 
-func (f *frozen) Guard() *sync.RWMutex { return &f.guard }
-func (f *frozen) Loaded() *any         { return &f.loaded }
+func (f *frozen) Guard() *runtime.Guard { return f.guard }
+func (f *frozen) Loaded() *any          { return &f.loaded }
 func (f *frozen) Thawed() <-chan struct{} {
 	if f.before > 0 {
 		f.before--
@@ -39,9 +40,12 @@ func (f *frozen) Thawed() <-chan struct{} {
 func TestAnExecThatIsEndedDuringACheckpoint(t *testing.T) {
 	for what, before := range map[string]int{"CRIU writes": 0, "the checkpoint begins meanwhile": 1} {
 		t.Run(what, func(t *testing.T) {
-			c := &frozen{loaded: &libcontainer.Container{}, thawed: make(chan struct{}), before: before}
+			c := &frozen{loaded: &libcontainer.Container{}, thawed: make(chan struct{}), before: before,
+				guard: runtime.NewGuard()}
 			if before == 0 {
-				c.guard.Lock()
+				if err := c.guard.Lock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 				defer c.guard.Unlock()
 			}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -62,6 +66,36 @@ func TestAnExecThatIsEndedDuringACheckpoint(t *testing.T) {
 				close(c.thawed)
 			}
 		})
+	}
+}
+
+// TestAnUpdateBesideAnExecThatIsSetUpForEver: it ends with its context, and says what it waited for, as do all that
+// lock the guard. Seen to fail where an update has no context: it waits for as long as the exec does.
+func TestAnUpdateBesideAnExecThatIsSetUpForEver(t *testing.T) {
+	c := &frozen{guard: runtime.NewGuard()}
+	if err := c.guard.Enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{}
+	for what, call := range map[string]func(ctx context.Context) error{
+		"update":  func(ctx context.Context) error { return e.Update(ctx, c, &specs.LinuxResources{}) },
+		"pause":   func(ctx context.Context) error { return e.Pause(ctx, c) },
+		"resume":  func(ctx context.Context) error { return e.Resume(ctx, c) },
+		"freeze":  func(ctx context.Context) error { return e.Freeze(ctx, c) },
+		"removal": func(ctx context.Context) error { return e.Destroy(ctx, c) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx) }()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "exec is being set up") {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s waits", what)
+		}
+		cancel()
 	}
 }
 

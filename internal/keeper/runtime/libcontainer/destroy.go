@@ -18,7 +18,9 @@ import (
 
 // Destroy removes cgroups and state.
 func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
-	c.Guard().Lock()
+	if err := c.Guard().Lock(ctx); err != nil {
+		return err
+	}
 	defer c.Guard().Unlock()
 	rec, dir := c.Record(), e.dir.State(c.ID())
 	lib, _ := (*c.Loaded()).(*libcontainer.Container)

@@ -264,9 +264,12 @@ func start(
 	return res, err
 }
 
-// with calls fn with libcontainer's view of a running container. Calls for one container wait for each other.
-func (e *Engine) with(c runtime.Container, fn func(*libcontainer.Container) error) error {
-	c.Guard().Lock()
+// with calls fn with libcontainer's view of a running container. Calls for one container wait for each other, as long
+// as their contexts last.
+func (e *Engine) with(ctx context.Context, c runtime.Container, fn func(*libcontainer.Container) error) error {
+	if err := c.Guard().Lock(ctx); err != nil {
+		return err
+	}
 	defer c.Guard().Unlock()
 	lib, err := e.loaded(c)
 	if err != nil {
@@ -275,7 +278,7 @@ func (e *Engine) with(c runtime.Container, fn func(*libcontainer.Container) erro
 	return fn(lib)
 }
 
-// loaded is libcontainer's view. The caller has the guard for writing.
+// loaded is libcontainer's view. The caller has locked the guard.
 func (e *Engine) loaded(c runtime.Container) (*libcontainer.Container, error) {
 	lib, _ := (*c.Loaded()).(*libcontainer.Container)
 	if lib == nil {
@@ -420,7 +423,7 @@ func killUsers(held []os.FileInfo) {
 }
 
 // rescored is libcontainer's view of a container whose oom_score_adj an update has changed since: libcontainer gives an
-// exec the one that it knows. The caller has the guard for writing.
+// exec the one that it knows. The caller has locked the guard.
 func (e *Engine) rescored(c runtime.Container, lib *libcontainer.Container,
 	score *int) (*libcontainer.Container, error) {
 	config := lib.Config()
@@ -439,8 +442,8 @@ func (e *Engine) rescored(c runtime.Container, lib *libcontainer.Container,
 }
 
 // Update changes limits.
-func (e *Engine) Update(_ context.Context, c runtime.Container, res *specs.LinuxResources) error {
-	return e.with(c, func(lib *libcontainer.Container) error {
+func (e *Engine) Update(ctx context.Context, c runtime.Container, res *specs.LinuxResources) error {
+	return e.with(ctx, c, func(lib *libcontainer.Container) error {
 		config := lib.Config()
 		cg := *config.Cgroups
 		merged, err := plan.MergeResources(cg.Resources, res)
@@ -458,8 +461,8 @@ func (e *Engine) Update(_ context.Context, c runtime.Container, res *specs.Linux
 }
 
 // Pause freezes a container.
-func (e *Engine) Pause(_ context.Context, c runtime.Container) error {
-	return e.with(c, func(lib *libcontainer.Container) error {
+func (e *Engine) Pause(ctx context.Context, c runtime.Container) error {
+	return e.with(ctx, c, func(lib *libcontainer.Container) error {
 		if st, err := lib.Status(); err == nil && st == libcontainer.Paused {
 			return nil
 		}
@@ -472,8 +475,8 @@ func (e *Engine) Pause(_ context.Context, c runtime.Container) error {
 }
 
 // Resume thaws a container.
-func (e *Engine) Resume(_ context.Context, c runtime.Container) error {
-	return e.with(c, func(lib *libcontainer.Container) error {
+func (e *Engine) Resume(ctx context.Context, c runtime.Container) error {
+	return e.with(ctx, c, func(lib *libcontainer.Container) error {
 		err := lib.Resume()
 		if errors.Is(err, libcontainer.ErrNotPaused) {
 			return nil

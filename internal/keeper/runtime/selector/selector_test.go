@@ -3,7 +3,6 @@ package selector
 import (
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"berth/internal/keeper/pidfd"
@@ -17,7 +16,7 @@ import (
 // recorded is a container of which there is only a record.
 type recorded struct {
 	record record.Container
-	guard  sync.RWMutex
+	guard  *runtime.Guard
 	loaded any
 }
 
@@ -25,7 +24,7 @@ func (r *recorded) ID() string               { return r.record.ID }
 func (r *recorded) Log() *slog.Logger        { return slog.Default() }
 func (r *recorded) Record() record.Container { return r.record }
 func (r *recorded) Process() *pidfd.FD       { return nil }
-func (r *recorded) Guard() *sync.RWMutex     { return &r.guard }
+func (r *recorded) Guard() *runtime.Guard    { return r.guard }
 func (r *recorded) Loaded() *any             { return &r.loaded }
 func (r *recorded) Thawed() <-chan struct{}  { return nil }
 func (r *recorded) UseFilter(string)         {}

@@ -119,17 +119,10 @@ func (e *Engine) enter(
 	stdio stage.Stdio, console *os.File,
 ) (f *stage.Starting, err error) {
 	guard := c.Guard()
-	guard.RLock()
-	for thawed := c.Thawed(); thawed != nil; thawed = c.Thawed() {
-		guard.RUnlock()
-		select {
-		case <-thawed:
-		case <-ctx.Done():
-			return nil, stage.ErrInterrupted
-		}
-		guard.RLock()
+	if err := runtime.WithoutCheckpoint(ctx, c, guard.Enter, guard.Leave); err != nil {
+		return nil, stage.ErrInterrupted
 	}
-	defer guard.RUnlock()
+	defer guard.Leave()
 	if cgroupdir.Frozen(c.Record().Cgroups) {
 		return nil, fmt.Errorf("container %s is paused: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}

@@ -368,7 +368,9 @@ func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	if rec.Join == nil || rec.Systemd {
 		return e.Engine.Destroy(ctx, c)
 	}
-	c.Guard().Lock()
+	if err := c.Guard().Lock(ctx); err != nil {
+		return err
+	}
 	defer c.Guard().Unlock()
 	if err := cgroups.RemovePaths(maps.Clone(rec.Join.Cgroups)); err != nil {
 		return err
