@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -51,4 +53,31 @@ func TestAKeeperThatIsKilledDuringAConnect(t *testing.T) {
 		<-c.closed
 		c.fds.Close()
 	}
+}
+
+// TestExecsThatNeverArriveAreForgotten: a probe whose time is over before its program begins never gets into escrow. One
+// whose end is told first may be on its way for a while, and is not kept when it arrives. Seen to fail where each is
+// remembered until it arrives: 3600 after an hour.
+func TestExecsThatNeverArriveAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e escrow
+		e.init()
+		for i := range 3600 {
+			e.taken(fmt.Sprint("c/", i))
+			time.Sleep(time.Second)
+		}
+		if n := len(e.told.now) + len(e.told.before); n > 130 {
+			t.Errorf("%d are remembered", n)
+		}
+		for _, late := range []string{"c/3541", "c/3599"} {
+			e.keep(&protocol.Packet{Kind: protocol.Keep, ID: late})
+			if e.items[late] != nil || e.told.take(late) {
+				t.Errorf("%s, which was told %v ago, is kept", late, toldFor)
+			}
+		}
+		e.keep(&protocol.Packet{Kind: protocol.Keep, ID: "c/new"})
+		if e.items["c/new"] == nil {
+			t.Error("one that was not told is not kept")
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ type escrow struct {
 	mu      sync.Mutex
 	items   map[string]*item
 	seen    map[string]bool // named by the keeper since the synchronisation began
-	told    map[string]bool // execs whose end is known here before they have arrived
+	told    told            // execs whose end is known here before they have arrived
 	begun   map[string]bool // execs whose program has begun, as the keeper's answer says
 	cut     map[string]bool // items whose descriptors found no room here
 	refused map[string]bool // items that the keeper does not know: it was not handed them, or has refused them
@@ -35,6 +36,32 @@ type item struct {
 	files  map[protocol.Role]int
 }
 
+// told are execs by ID. Most are taken out in a moment. An exec whose time was over before its program began does not
+// arrive: it is forgotten as later ones are added, after toldFor at the earliest.
+type told struct {
+	now, before map[string]bool
+	since       time.Time // of the first one in now
+}
+
+// toldFor is much longer than a packet of the keeper's can be on its way: a client that takes none is cut off before
+// that (protocol.SendTimeout).
+const toldFor = time.Minute
+
+func (t *told) add(id string) {
+	if time.Since(t.since) > toldFor {
+		t.now, t.before, t.since = map[string]bool{}, t.now, time.Now()
+	}
+	t.now[id] = true
+}
+
+// take takes an exec out, and says whether it was there.
+func (t *told) take(id string) bool {
+	there := t.now[id] || t.before[id]
+	delete(t.now, id)
+	delete(t.before, id)
+	return there
+}
+
 // escrowed is an item as a keeper that has died left it. Its descriptors stay in the item: see lend.
 type escrowed struct {
 	id     string
@@ -42,7 +69,7 @@ type escrowed struct {
 }
 
 func (e *escrow) init() {
-	e.items, e.told, e.begun = map[string]*item{}, map[string]bool{}, map[string]bool{}
+	e.items, e.begun = map[string]*item{}, map[string]bool{}
 	e.cut, e.refused = map[string]bool{}, map[string]bool{}
 	e.changed, e.synced = make(chan struct{}), make(chan struct{})
 }
@@ -54,8 +81,7 @@ func (e *escrow) keep(p *protocol.Packet) {
 	if e.closed || len(p.FDs) != len(p.Roles) && !p.Cut {
 		return
 	}
-	if e.told[p.ID] {
-		delete(e.told, p.ID)
+	if e.told.take(p.ID) {
 		return
 	}
 	if p.Cut {
@@ -161,7 +187,7 @@ func (e *escrow) taken(id string) {
 	if e.items[id] != nil {
 		e.drop(id)
 	} else {
-		e.told[id] = true
+		e.told.add(id)
 	}
 }
 
@@ -179,7 +205,7 @@ func (e *escrow) beginSync(same bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.seen = nil
-	clear(e.told)
+	e.told = told{}
 	if same {
 		e.seen = map[string]bool{}
 	}
