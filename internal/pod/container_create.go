@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/annotation"
 	"berth/internal/blockio"
@@ -465,7 +466,25 @@ func logPath(dir, rel string) (string, error) {
 		return "", model.FieldContainerLogPath.Wrong(fmt.Errorf("%q leaves the pod's log directory: %w",
 			rel, errdefs.ErrInvalidArgument))
 	}
+	if err := pathLength(path); err != nil {
+		return "", model.FieldContainerLogPath.Wrong(err)
+	}
 	return path, nil
+}
+
+// pathLength refuses a path that no file can have. The container would start, and have no log.
+func pathLength(path string) error {
+	if len(path) >= unix.PathMax {
+		return fmt.Errorf("its path has %d bytes, and the kernel takes %d: %w", len(path), unix.PathMax-1,
+			errdefs.ErrInvalidArgument)
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if len(name) > unix.NAME_MAX {
+			return fmt.Errorf("a name in its path has %d bytes, and may have %d: %w", len(name), unix.NAME_MAX,
+				errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 // logLimits are the limits of a container's log: those of the node, but for what the container asks for.

@@ -116,14 +116,15 @@ const escrowWait = 3 * protocol.SendTimeout
 
 // wait returns when the kernel has the packets for all holders: from then on the descriptors outlive this process. If
 // all holders have gone, as when berthd is killed, wait does not wait, and the next holder that connects gets
-// everything. The error says that there are holders, and that none of them has taken the packet.
+// everything. The error says that there are holders, and that none of them has taken the packet, or that there can be
+// no such packet.
 func (sent pending) wait(log *slog.Logger, wait time.Duration) error {
 	if len(sent) == 0 {
 		return nil
 	}
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
-	var gone error
+	var gone, never error
 	var full noRoom
 	taken, late := 0, 0
 	over := limit.C
@@ -143,13 +144,17 @@ func (sent pending) wait(log *slog.Logger, wait time.Duration) error {
 		switch {
 		case err == nil:
 			taken++
-		case !errors.As(gone, &full):
+		case errors.As(err, &full):
+			never = full
+		case errors.Is(err, protocol.ErrPacket):
+			never = fmt.Errorf("put into escrow: %w: %w", err, errdefs.ErrInvalidArgument)
+		default:
 			gone = err
 		}
 	}
 	switch {
-	case errors.As(gone, &full):
-		return full
+	case never != nil:
+		return never
 	case taken > 0 && late == 0 && gone == nil:
 	case taken > 0 || late == 0:
 		log.Warn("not all holders of the escrow have taken it", "taken", taken, "late", late, "error", gone)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -9,7 +10,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/session"
 )
 
@@ -22,6 +25,7 @@ func TestAStartWaitsForEscrow(t *testing.T) {
 		all    []any // what each holder's channel gets, at once or after the duration
 		failed bool
 		logged bool
+		kind   error // nil: ErrUnavailable
 	}{
 		{name: "nobody holds an escrow"},
 		{name: "taken", all: []any{nil, nil}},
@@ -30,6 +34,10 @@ func TestAStartWaitsForEscrow(t *testing.T) {
 		{name: "one takes nothing", all: []any{never, nil}, logged: true},
 		{name: "one takes nothing and another has gone", all: []any{session.ErrGone, never}, failed: true},
 		{name: "nobody takes it", all: []any{never, never}, failed: true},
+		{name: "it cannot be sent", all: []any{fmt.Errorf("%w: too large", protocol.ErrPacket), session.ErrGone},
+			failed: true, kind: errdefs.ErrInvalidArgument},
+		{name: "one finds no room", all: []any{nil, noRoom{unix.EMFILE}, session.ErrGone},
+			failed: true, kind: errdefs.ErrResourceExhausted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h pending
@@ -51,12 +59,35 @@ func TestAStartWaitsForEscrow(t *testing.T) {
 			}
 			var log strings.Builder
 			err := h.wait(slog.New(slog.NewTextHandler(&log, nil)), limit)
-			if c.failed != errors.Is(err, errdefs.ErrUnavailable) || (err != nil) != c.failed {
+			if c.kind == nil {
+				c.kind = errdefs.ErrUnavailable
+			}
+			if c.failed != errors.Is(err, c.kind) || (err != nil) != c.failed {
 				t.Errorf("error %v", err)
 			}
 			if logged := log.Len() > 0; logged != c.logged {
 				t.Errorf("log: %q", log.String())
 			}
 		})
+	}
+}
+
+// TestARecordThatNoPacketCanHave: the start of its container fails, and the client, which holds the escrow of all
+// others, stays connected. Seen to fail where the packet ends the session: the client connected again, and each time
+// the keeper ended that connection too, as long as the container ran.
+func TestARecordThatNoPacketCanHave(t *testing.T) {
+	n := start(t)
+	sessions := n.server.sessions.All()
+	req := n.shell("large", "exec sleep 1000")
+	req.Name = strings.Repeat("x", 70_000)
+	if _, err := n.client.Run(n.ctx(), req); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a container with a record of 70 KB: %v", err)
+	}
+	if _, err := n.client.Status(n.ctx(), "large"); !errdefs.IsNotFound(err) {
+		t.Errorf("the container that did not start: %v", err)
+	}
+	n.run(n.shell("c", "exec sleep 1000"))
+	if now := n.server.sessions.All(); len(sessions) != 1 || !slices.Equal(now, sessions) {
+		t.Errorf("the sessions were %v and are %v", sessions, now)
 	}
 }

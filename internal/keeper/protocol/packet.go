@@ -99,13 +99,17 @@ func (c *Conn) Finish(limit time.Duration) {
 // SetDeadline bounds Receive.
 func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
 
-// encode is a packet as it travels.
+// ErrPacket is the error of a packet that no connection can send. The connection is as it was before.
+var ErrPacket = errors.New("packet cannot be sent")
+
+// encode is a packet as it travels. The error is ErrPacket.
 func (p *Packet) encode() (b, oob []byte, err error) {
 	if b, err = json.Marshal(p); err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w: %w", ErrPacket, err)
 	}
 	if len(b) > maxPacket || len(p.FDs) > maxFDs {
-		return nil, nil, fmt.Errorf("packet %s of %d bytes and %d descriptors is too large", p.Kind, len(b), len(p.FDs))
+		return nil, nil, fmt.Errorf("%w: %s of %d bytes and %d descriptors is too large", ErrPacket, p.Kind, len(b),
+			len(p.FDs))
 	}
 	if len(p.FDs) > 0 {
 		oob = unix.UnixRights(p.FDs...)
@@ -142,7 +146,7 @@ func (c *Conn) TrySend(p *Packet) (sent bool, err error) {
 	return serr == nil, os.NewSyscallError("sendmsg", serr)
 }
 
-// Send sends a packet. After an error the connection is of no more use.
+// Send sends a packet. After an error other than ErrPacket the connection is of no more use.
 func (c *Conn) Send(p *Packet) error {
 	b, oob, err := p.encode()
 	if err != nil {

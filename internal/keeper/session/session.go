@@ -109,7 +109,7 @@ func (s *Session) Push(p *protocol.Packet) <-chan error {
 		if sent, err := s.conn.TrySend(p); sent || err != nil {
 			s.mu.Unlock()
 			q.drop(err)
-			if err != nil {
+			if over(err) {
 				s.Close()
 			}
 			return q.done
@@ -139,6 +139,10 @@ func (q queued) drop(err error) {
 	q.done <- err
 }
 
+// over says whether an error of a packet ends its session. It does not if it is of the packet alone: the client would
+// connect again, get all packets anew, and with this one the same end.
+func over(err error) bool { return err != nil && !errors.Is(err, protocol.ErrPacket) }
+
 // ErrGone is the error for a packet that is not sent, since its session is over.
 var ErrGone = errors.New("the client has gone, or takes nothing")
 
@@ -162,7 +166,7 @@ func (s *Session) send() {
 			s.mu.Unlock()
 			err := s.conn.Send(q.packet)
 			q.drop(err)
-			if err != nil {
+			if over(err) {
 				s.Close()
 				return
 			}
