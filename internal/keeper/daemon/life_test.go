@@ -813,6 +813,40 @@ func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
 	}
 }
 
+// TestAFirstClientThatIsKilledDuringALongStart: it is cut off when the container is there, and the container reads the
+// end of the input that was for that client only. Seen to fail where clients are looked for once, when their session has
+// ended: the container waited for input for ever.
+func TestAFirstClientThatIsKilledDuringALongStart(t *testing.T) {
+	n := start(t)
+	killed := make(chan struct{})
+	n.engine.meanwhile("start c", func() {
+		n.client.Close()
+		close(killed)
+		n.until("its session has ended", func() bool { return len(n.server.sessions.All()) == 0 })
+		time.Sleep(3 * returnWait / 2) // it has been looked for by then
+	})
+	req := n.shell("c", "cat; exit 5")
+	req.Stdin, req.StdinOnce = true, true
+	req.Attach = &keeper.AttachRequest{AttachID: "first", Stdin: true}
+	if _, err := n.client.Run(n.ctx(), req); err == nil {
+		t.Error("the client that was killed has an answer")
+	}
+	<-killed
+	n.connect()
+	if st := n.ended("c"); st.ExitCode != 5 {
+		t.Errorf("%+v", st)
+	}
+	c, err := n.server.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.clients) != 0 || len(c.owners) != 0 {
+		t.Errorf("clients %v, owners %v", c.clients, c.owners)
+	}
+}
+
 // TestARecordGoesBeforeItsIDIsFree: a start that has failed removes its record. A start of the same ID that came before
 // that lost its own record by it, and with that its container if the keeper was killed.
 func TestARecordGoesBeforeItsIDIsFree(t *testing.T) {

@@ -178,6 +178,11 @@ func (c *container) join(out *logpump.Log, req *api.AttachRequest, files map[pro
 	if req.Stdin {
 		c.owners[req.AttachId] = req.Session
 	}
+	if s := c.s; s.sessions.Get(req.Session) == nil {
+		// The client may have been killed long before its container was set up. abandon has then looked for it, and found
+		// nothing.
+		time.AfterFunc(returnWait, func() { s.abandon(req.Session) })
+	}
 	return nil
 }
 

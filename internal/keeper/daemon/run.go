@@ -327,6 +327,10 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	r.Shim = cmp.Or(res.Shim, r.Shim)
 	r.SetSetup(res.Setup, res.Join)
 	r.Waits = waits
+	if c.stdinClosed && e.in >= 0 { // the client that was to bring the input has just been cut off
+		unix.Close(e.in)
+		e.in = -1
+	}
 	c.proc, c.out, c.pumps, c.stdin, c.prepared = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	e.in = -1
