@@ -814,8 +814,8 @@ func TestAnEndIsOnDiskBeforeItIsTold(t *testing.T) {
 }
 
 // TestAFirstClientThatIsKilledDuringALongStart: it is cut off when the container is there, and the container reads the
-// end of the input that was for that client only. Seen to fail where clients are looked for once, when their session has
-// ended: the container waited for input for ever.
+// end of the input that was for that client only. Seen to fail where clients are looked for once, when their session
+// has ended: the container waited for input for ever.
 func TestAFirstClientThatIsKilledDuringALongStart(t *testing.T) {
 	n := start(t)
 	killed := make(chan struct{})
