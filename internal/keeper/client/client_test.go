@@ -55,9 +55,9 @@ func TestAKeeperThatIsKilledDuringAConnect(t *testing.T) {
 	}
 }
 
-// TestExecsThatNeverArriveAreForgotten: a probe whose time is over before its program begins never gets into escrow. One
-// whose end is told first may be on its way for a while, and is not kept when it arrives. Seen to fail where each is
-// remembered until it arrives: 3600 after an hour.
+// TestExecsThatNeverArriveAreForgotten: a probe whose time is over before its program begins never gets into escrow.
+// An exec whose end is told first may be on its way for a while, and is not kept when it arrives. Seen to fail where
+// each is remembered until it arrives: 3600 after an hour.
 func TestExecsThatNeverArriveAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e escrow
