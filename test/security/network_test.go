@@ -317,8 +317,8 @@ func freePort(t *testing.T) int {
 // CVE-2025-67499 (CNI's portmap with nftables): a host port of a pod took all packets to that port that passed
 // through the node, whatever address they were for.
 //
-// Seen to fail with the match of local addresses taken out of dnat in network/bridge/ruleset.go. A host port with a host
-// IP is tested in that package.
+// Seen to fail with the match of local addresses taken out of dnat in network/bridge/ruleset.go. A host port with a
+// host IP is tested in that package.
 func TestCVE_2025_67499_AHostPortTakesWhatIsForOthers(t *testing.T) {
 	n := nodetest.Shared(t)
 	image := intruderImage(t, n)
