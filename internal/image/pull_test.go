@@ -1058,7 +1058,7 @@ func TestOtherSettingsHoldForPullsThatBeginFromThenOn(t *testing.T) {
 	}
 	f.push("two:1", rt.Label("n", "two"))
 	if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "two:1"}); err == nil ||
-		!strings.Contains(err.Error(), "more than the 10 bytes") {
+		!strings.Contains(err.Error(), "more than 10 bytes, the limit that [image] max_document sets") {
 		t.Errorf("a pull beyond the new limit: %v", err)
 	}
 	other.HostsDir = t.TempDir()
