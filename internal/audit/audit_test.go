@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -214,27 +213,14 @@ func TestNoClientMakesALineOfAnyLength(t *testing.T) {
 // operations, and the end of berthd.
 func TestADiskThatDoesNotAnswerHoldsNobodyUp(t *testing.T) {
 	asroot.Need(t, "a file system that is frozen")
-	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW of linux/fs.h
 	mount := quotatest.Mount(t, "ext4", "defaults")
-	top, err := os.Open(mount)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer top.Close()
 	path := filepath.Join(mount, "audit")
 	var said bytes.Buffer
 	l, err := Open(path, slog.New(slog.NewTextHandler(&said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.IoctlSetInt(int(top.Fd()), freeze, 0); err != nil {
-		t.Fatal(err)
-	}
-	release := sync.OnceFunc(func() {
-		if err := unix.IoctlSetInt(int(top.Fd()), thaw, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	release := quotatest.Freeze(t, mount)
 	defer release()
 	const operations = maxWaiting // the lines of half of them are lost
 	done := make(chan struct{})

@@ -241,13 +241,7 @@ func TestWhoComesLastHasAShareToo(t *testing.T) {
 // waits for it is bounded, and a client that would need more is cut off and told why. It was seen to fail with a file
 // that is written to by whoever has the output, as before, and without the bound.
 func TestThePumpNeverWaitsForTheBacklog(t *testing.T) {
-	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW of linux/fs.h
 	mount := quotatest.Mount(t, "ext4", "defaults")
-	top, err := os.Open(mount)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer top.Close()
 	b := roomy(t.TempDir())
 	keep := Keep{Dir: filepath.Join(mount, "attach"), Backlog: 256 << 20, Total: 1 << 30}
 	l := New("", b, quiet())
@@ -256,18 +250,7 @@ func TestThePumpNeverWaitsForTheBacklog(t *testing.T) {
 	for at := 0; at < 1<<20; at += 64 << 10 {
 		l.feed(Stdout, want[at:at+64<<10]) // the file is there
 	}
-	if err := unix.IoctlSetInt(int(top.Fd()), freeze, 0); err != nil {
-		t.Fatal(err)
-	}
-	frozen := true
-	release := func() {
-		if frozen {
-			frozen = false
-			if err := unix.IoctlSetInt(int(top.Fd()), thaw, 0); err != nil {
-				t.Error(err)
-			}
-		}
-	}
+	release := quotatest.Freeze(t, mount)
 	defer release()
 	attachKeep(t, l, "after", keep) // its file is not there, and cannot be made
 	fed := make(chan struct{})

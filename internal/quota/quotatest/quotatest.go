@@ -1,4 +1,4 @@
-// Package quotatest makes file systems with project quotas for tests.
+// Package quotatest makes file systems for tests: with project quotas, and such as hang.
 package quotatest
 
 import (
@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -51,6 +52,29 @@ func Mount(t testing.TB, kind, options string) string {
 		}
 	})
 	return at
+}
+
+// Freeze has the file system that is mounted at a directory answer no write, as a disk that hangs, until thaw is called
+// or the test ends.
+func Freeze(t testing.TB, at string) (thaw func()) {
+	t.Helper()
+	const fifreeze, fithaw = 0xc0045877, 0xc0045878 // of linux/fs.h
+	top, err := os.Open(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetInt(int(top.Fd()), fifreeze, 0); err != nil {
+		top.Close()
+		t.Fatal(err)
+	}
+	thaw = sync.OnceFunc(func() {
+		defer top.Close()
+		if err := unix.IoctlSetInt(int(top.Fd()), fithaw, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(thaw)
+	return thaw
 }
 
 func run(t testing.TB, args ...string) {
