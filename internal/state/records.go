@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
-	jsonv1 "github.com/go-json-experiment/json/v1"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/codec"
 	"berth/internal/disk"
 )
 
@@ -38,7 +38,7 @@ func (r Records) Save(id string, v any) error { return r.SaveFile(id, r.File, v)
 // SaveTwice is Save, but writes this version to both files of the record, so that one of them may be damaged later
 // without any loss. If the second file cannot be written, the record has only one file, and that is no error.
 func (r Records) SaveTwice(id string, v any) error {
-	data, err := json.Marshal(v)
+	data, err := codec.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record %s: %w", id, err)
 	}
@@ -55,7 +55,7 @@ func (r Records) SaveTwice(id string, v any) error {
 
 // SaveFile replaces a further file of an object in the same way.
 func (r Records) SaveFile(id, name string, v any) error {
-	data, err := json.Marshal(v)
+	data, err := codec.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", name, id, err)
 	}
@@ -68,10 +68,6 @@ func (r Records) LoadFile(id, name string, v any) error {
 	return err
 }
 
-// Decode is json.Unmarshal in less than half of its time: the same rules, by the next version of encoding/json. A start
-// of berthd decodes the records of all pods and containers.
-func Decode(data []byte, v any) error { return jsonv1.Unmarshal(data, v) }
-
 // readFile is a variable for tests.
 var readFile = os.ReadFile
 
@@ -81,7 +77,7 @@ func read(path string, v any) (isCopy bool, err error) {
 		return false, err
 	}
 	if isCopy, err = unseal(path, data); err == nil {
-		err = Decode(data, v)
+		err = codec.Unmarshal(data, v)
 	}
 	var newer *FormatError
 	if err != nil && !errors.As(err, &newer) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -32,7 +31,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if err := c.room(protocol.RoomForContainer); err != nil {
 		return nil, fmt.Errorf("container %s: %w", req.ID, err)
 	}
-	spec, err := json.Marshal(req.Spec)
+	spec, err := codec.Marshal(req.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.ID, err, errdefs.ErrInvalidArgument)
 	}
@@ -110,7 +109,7 @@ func WarmUp() { codec.Messages(protocol.Usual...) }
 // Prepare has the keeper compile a seccomp profile before a container has it. A keeper that is too old for this call
 // compiles it with the first container.
 func (c *Client) Prepare(ctx context.Context, profile *specs.LinuxSeccomp) error {
-	b, err := json.Marshal(profile)
+	b, err := codec.Marshal(profile)
 	if err != nil {
 		return fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -300,7 +299,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	if err := c.room(protocol.RoomForExec); err != nil {
 		return nil, fmt.Errorf("exec %s: %w", req.ExecID, err)
 	}
-	process, err := json.Marshal(req.Process)
+	process, err := codec.Marshal(req.Process)
 	if err != nil {
 		return nil, fmt.Errorf("process of exec %s: %w: %w", req.ExecID, err, errdefs.ErrInvalidArgument)
 	}
@@ -507,7 +506,7 @@ func (c *Client) ReopenLog(ctx context.Context, id string) error {
 
 // Update lays the resources that are set over those that a running container has.
 func (c *Client) Update(ctx context.Context, id string, r *specs.LinuxResources) error {
-	js, err := json.Marshal(r)
+	js, err := codec.Marshal(r)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/codec"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
@@ -139,7 +139,7 @@ func (a *adoption) adopt(js []byte, token string) error {
 		return err
 	}
 	var k record.Escrowed
-	if err := json.Unmarshal(js, &k); err != nil {
+	if err := codec.Unmarshal(js, &k); err != nil {
 		closeAll(files)
 		return fmt.Errorf("record: %w: %w", err, errdefs.ErrInvalidArgument)
 	}

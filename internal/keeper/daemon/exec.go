@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/codec"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/pidfd"
@@ -72,7 +72,7 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 		var spec specs.Process
 		files, err := s.deliveries.Take(req.Token)
 		if err == nil {
-			if jerr := json.Unmarshal(req.Process, &spec); jerr != nil {
+			if jerr := codec.Unmarshal(req.Process, &spec); jerr != nil {
 				err = fmt.Errorf("process of exec %s: %w: %w", req.ExecId, jerr, errdefs.ErrInvalidArgument)
 			}
 		}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/cgroup"
+	"berth/internal/codec"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/protocol"
@@ -52,7 +52,7 @@ func (v *service) Run(ctx context.Context, req *api.RunRequest) (*api.RunRespons
 
 func (v *service) Prepare(ctx context.Context, req *api.PrepareRequest) (*api.Empty, error) {
 	profile := &specs.LinuxSeccomp{}
-	if err := json.Unmarshal(req.Seccomp, profile); err != nil {
+	if err := codec.Unmarshal(req.Seccomp, profile); err != nil {
 		return done(fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument))
 	}
 	return done(v.s.runtime.CompileSeccomp(ctx, profile))
@@ -257,7 +257,7 @@ func (v *service) running(ctx context.Context, id string,
 
 func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empty, error) {
 	var res specs.LinuxResources
-	if err := json.Unmarshal(req.Resources, &res); err != nil {
+	if err := codec.Unmarshal(req.Resources, &res); err != nil {
 		return done(fmt.Errorf("resources of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument))
 	}
 	return v.running(ctx, req.Id, func(ctx context.Context, c *container) error {

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
+	"berth/internal/codec"
 	"berth/internal/disk"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
@@ -67,7 +67,7 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 // repeated with the same nonce gets the container that the first call has put there.
 func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	var spec specs.Spec
-	if err := json.Unmarshal(req.Spec, &spec); err != nil {
+	if err := codec.Unmarshal(req.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument)
 	}
 	if err := checkRun(req, &spec); err != nil {

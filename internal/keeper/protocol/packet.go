@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/codec"
 )
 
 // Kind says what a packet is for.
@@ -104,7 +106,7 @@ var ErrPacket = errors.New("packet cannot be sent")
 
 // encode is a packet as it travels. The error is ErrPacket.
 func (p *Packet) encode() (b, oob []byte, err error) {
-	if b, err = json.Marshal(p); err != nil {
+	if b, err = codec.Marshal(p); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrPacket, err)
 	}
 	if len(b) > maxPacket || len(p.FDs) > maxFDs {
@@ -194,7 +196,7 @@ func (c *Conn) Receive() (*Packet, error) {
 		p.CloseFiles()
 		p.Cut = true
 	}
-	if err := json.Unmarshal(c.buf[:n], &p); err != nil {
+	if err := codec.Unmarshal(c.buf[:n], &p); err != nil {
 		p.CloseFiles()
 		return nil, fmt.Errorf("packet: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/codec"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/stage"
 	"berth/internal/loglimit"
@@ -243,7 +244,7 @@ type Join struct {
 // JSON returns what it is given as JSON. Records are plain data: one that cannot be written is a mistake of the
 // program, and it panics.
 func JSON(v any) json.RawMessage {
-	b, err := json.Marshal(v)
+	b, err := codec.Marshal(v)
 	if err != nil {
 		panic(err)
 	}

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth/internal/codec"
 	"berth/internal/disk"
 	"berth/internal/state"
 )
@@ -32,7 +32,7 @@ const recordSuffix, recordSpareSuffix = ".json", ".json.spare"
 // Save writes a record into both of its files, with a checksum (state.Seal). The first is written whole or not at all.
 // It does not sync: the table does not outlive a boot.
 func (t *Table) Save(r *Container) error {
-	b, err := json.Marshal(r)
+	b, err := codec.Marshal(r)
 	if err == nil {
 		b, err = state.Seal(b)
 	}
@@ -142,7 +142,7 @@ func readRecord(path, id string) (*Container, error) {
 	}
 	r := &Container{}
 	if err == nil {
-		err = json.Unmarshal(b, r)
+		err = codec.Unmarshal(b, r)
 	}
 	if err == nil && r.ID != id {
 		err = fmt.Errorf("%s is the record of %q", path, r.ID)

@@ -1,7 +1,6 @@
 package bridge
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/codec"
 	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/state"
@@ -93,7 +93,7 @@ func writeFile(path string, v any) error {
 }
 
 func sealed(v any) ([]byte, error) {
-	data, err := json.Marshal(v)
+	data, err := codec.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func readFile(path string, v any) (found bool, spoilt, err error) {
 	} else if err != nil {
 		return true, err, nil
 	}
-	return true, state.Decode(data, v), nil
+	return true, codec.Unmarshal(data, v), nil
 }
 
 // maxUnused is how many files of records that are gone are kept for the next endpoints. The files of more than these
