@@ -431,7 +431,7 @@ func (cr *creation) finish(timings []steps.Timing) error {
 		r.User = cr.out.User
 		r.StopSignal = cr.out.StopSignal
 		r.Process = &process
-		r.Timings = timings
+		r.Timings = steps.NewHistory(timings)
 	})
 }
 

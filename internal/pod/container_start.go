@@ -234,7 +234,7 @@ func (st *start) record(result *keeper.RunResult) error {
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
 		r.Setup = result.Setup
-		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timings...)
+		r.Timings = r.Timings.With(timings)
 		if r.Restored != nil {
 			restored := *r.Restored
 			restored.At = result.StartedAt

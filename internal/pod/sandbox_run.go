@@ -163,7 +163,7 @@ func (m *Manager) ready(s *index.Sandbox, call string) func([]steps.Timing) erro
 		m.measureSteps(call, timings)
 		return s.Update(record.Save, func(r *record.Sandbox) {
 			r.Phase = record.SandboxReady
-			r.Timings = timings
+			r.Timings = steps.NewHistory(timings)
 		})
 	}
 }

@@ -65,7 +65,7 @@ type Container struct {
 	Setup      keeper.Setup      `json:"setup,omitzero"`    // the engine that has set it up; zero: it has not been started
 	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that had no effect, and why
 	Paused     bool              `json:"paused,omitempty"`  // written before the container is frozen
-	Timings    []steps.Timing    `json:"timings,omitempty"`
+	Timings    steps.History     `json:"timings,omitempty"`
 
 	// Restored is set for a container that was created from a checkpoint.
 	Restored *Restored `json:"restored,omitempty"`

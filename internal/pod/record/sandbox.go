@@ -49,8 +49,8 @@ type Sandbox struct {
 	Label       ocispec.Label `json:"label,omitzero"`
 	// Restoring says that the pod is being made from a checkpoint: no client knows it yet, and a berthd that starts
 	// removes it.
-	Restoring bool           `json:"restoring,omitempty"`
-	Timings   []steps.Timing `json:"timings,omitempty"`
+	Restoring bool          `json:"restoring,omitempty"`
+	Timings   steps.History `json:"timings,omitempty"`
 }
 
 // NodeNetwork tells whether a pod lives in the node's network.
