@@ -232,8 +232,9 @@ func (d *parts) reachKeeper(ctx context.Context) error {
 		Binary: binary,
 		Await:  binary == "",
 		// Those of a keeper that is started again after a reload, too.
-		Args:   func() []string { return []string{"--log-level=" + d.now.Load().LogLevel} },
-		Logger: d.log,
+		Args:        func() []string { return []string{"--log-level=" + d.now.Load().LogLevel} },
+		EscrowAfter: d.opened,
+		Logger:      d.log,
 	})
 	if binary == "" && errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("reach the keeper: %w: state is %s, so the service that starts the keeper has to give it --dir %s",

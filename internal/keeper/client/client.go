@@ -33,7 +33,10 @@ type Config struct {
 	// NoEscrow has the keeper put nothing into escrow here: for tools that look in beside a daemon that holds it. Input
 	// does not work then.
 	NoEscrow bool
-	Logger   *slog.Logger
+	// EscrowAfter is closed when what the keeper has may be taken into escrow; nil: at once. A second after the connection
+	// was made it is taken in any case. With a thousand pods it takes both programs as long as all else of berthd's start.
+	EscrowAfter <-chan struct{}
+	Logger      *slog.Logger
 }
 
 // Client talks to the keeper of one directory and holds in escrow what would be lost with it: when the keeper dies, a
@@ -353,11 +356,30 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 	return nil
 }
 
+// escrowHold bounds Config.EscrowAfter: the keeper ends the connection to a client that takes nothing for
+// protocol.SendTimeout.
+const escrowHold = time.Second
+
+// holdBack waits for Config.EscrowAfter, or for the end of the connection: what a dead keeper has sent is due to the next.
+func (c *Client) holdBack(conn *connection) {
+	if c.cfg.EscrowAfter == nil {
+		return
+	}
+	limit := time.NewTimer(escrowHold)
+	defer limit.Stop()
+	select {
+	case <-c.cfg.EscrowAfter:
+	case <-limit.C:
+	case <-conn.closed:
+	}
+}
+
 // receive takes what the keeper sends until the connection ends.
 func (c *Client) receive(conn *connection) {
 	defer close(conn.received)
 	defer conn.fds.Close()
 	defer conn.close()
+	c.holdBack(conn)
 	for {
 		p, err := conn.fds.Receive()
 		if err != nil {
