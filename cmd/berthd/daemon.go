@@ -53,6 +53,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	stream.LogLibraries(log)
 	liblog.Logrus(log)
 	begin := time.Now()
+	started := heap.Starting()
 	protect(cfg, log)
 	if cfg.SELinux == config.SELinuxOff {
 		selinux.SetDisabled() // for all of this process, before the first question
@@ -94,6 +95,7 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 		<-second
 	}()
 	close(d.opened)
+	started()
 	resting, awake := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { heap.ReturnAtRest(resting) })
