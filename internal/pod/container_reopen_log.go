@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,3 +37,5 @@ func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
 	}
 	return nil
 }
+
+var errNotRunning = errors.New("it is not running")

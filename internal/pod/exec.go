@@ -23,30 +23,6 @@ import (
 // killPatience is how long ExecSync waits for a killed command to end before it reports the timeout.
 const killPatience = 2 * time.Second
 
-// ExecSync runs a command in a container and returns its output. A command that runs longer than timeout (0: no limit)
-// is killed with all processes that it has started, and the error is context.DeadlineExceeded.
-func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
-	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
-	out, errOut := stdio.Buffer{Of: &m.outputs}, stdio.Buffer{Of: &m.outputs}
-	defer out.Release()
-	defer errOut.Release()
-	e := &execution{m: m, kind: audit.ExecSync, timeout: timeout,
-		opts: ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}}
-	exit, err := e.run(ctx, id, metrics.ExecSync)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if exit.TimedOut {
-		return nil, nil, 0, fmt.Errorf("command %q in container %s timed out after %v: %w",
-			cmd, record.ShortID(id), timeout, context.DeadlineExceeded)
-	}
-	if out.Cut() || errOut.Cut() {
-		m.log.Warn("the output of a command is cut off: the commands of ExecSync keep as much together as they may",
-			"container_id", id)
-	}
-	return out.Bytes(), errOut.Bytes(), exit.ExitCode, nil
-}
-
 // Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that
 // it wrote is written. When ctx ends first, the command is killed.
 func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, error) {

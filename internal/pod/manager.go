@@ -244,9 +244,10 @@ func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) 
 	return h, nil
 }
 
-// Manager runs the node's pods: its methods are the calls of the CRI and of the other APIs, each in the file that is
-// named after it. They may be called concurrently. A call of several steps is a type of its own with a method for each:
-// creation, start, execution, attachment, update. What the calls work with is owned by the types of the fields.
+// Manager runs the node's pods: its methods are the calls of the CRI and of the other APIs. The package's comment says
+// in which files they are. They may be called concurrently. A call of several steps is a type of its own with a method
+// for each: creation, start, execution, attachment, update. What the calls work with is owned by the types of the
+// fields.
 type Manager struct {
 	cfg      Config // but for its Settings: those are in settings
 	log      *slog.Logger

@@ -6,10 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/containerd/errdefs"
-
-	"berth/internal/model"
 )
 
 // Condition is a part of the node's health, as the CRI reports it.
@@ -55,32 +51,6 @@ func (m *Manager) unwritable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, diskPatience)
 	defer cancel()
 	return m.cfg.Disk.Unwritable(ctx)
-}
-
-// podCIDRSetter is a network that takes the node's address range from the kubelet.
-type podCIDRSetter interface {
-	SetPodCIDR(ctx context.Context, cidr string) error
-}
-
-// SetPodCIDR gives the network the range that the kubelet has for this node's pods. Empty says nothing.
-func (m *Manager) SetPodCIDR(ctx context.Context, cidr string) error {
-	if cidr == "" {
-		return nil
-	}
-	n, ok := m.cfg.Network.(podCIDRSetter)
-	if !ok {
-		return model.FieldNodePodCIDR.Wrong(fmt.Errorf("%q: this node's network takes no address range: %w",
-			cidr, errdefs.ErrFailedPrecondition))
-	}
-	return n.SetPodCIDR(ctx, cidr)
-}
-
-// CgroupDriver is cgroupfs or systemd.
-func (m *Manager) CgroupDriver() string {
-	if m.cfg.SystemdCgroup {
-		return "systemd"
-	}
-	return "cgroupfs"
 }
 
 // HandlerInfo is a runtime handler as Status lists it.

@@ -1,0 +1,9 @@
+package pod
+
+// CgroupDriver is cgroupfs or systemd.
+func (m *Manager) CgroupDriver() string {
+	if m.cfg.SystemdCgroup {
+		return "systemd"
+	}
+	return "cgroupfs"
+}
