@@ -95,6 +95,9 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 	code := status.Code(err)
 	c.metrics.observe(method, code, took)
 	level := level(code)
+	if code == codes.Aborted && commandFailed(status.Convert(err)) {
+		level = slog.LevelDebug
+	}
 	if code == codes.NotFound && strings.HasPrefix(method, containerdPrefix) {
 		level = slog.LevelDebug // monitors ask for whatever looks like a container: another runtime's too
 	}
@@ -126,8 +129,7 @@ func callName(method string) string {
 // level is the log level of a call that ended with a code: the more the node is at fault, the higher.
 func level(code codes.Code) slog.Level {
 	switch code {
-	case codes.OK, codes.Canceled, // a client that has seen enough of a stream cancels it
-		codes.Aborted: // a command that has failed
+	case codes.OK, codes.Canceled: // a client that has seen enough of a stream cancels it
 		return slog.LevelDebug
 	case codes.NotFound, codes.InvalidArgument, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange:
 		return slog.LevelInfo // the client's affair

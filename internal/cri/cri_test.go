@@ -239,6 +239,22 @@ func TestCallsAreMeasuredAndLoggedByOutcome(t *testing.T) {
 	}
 }
 
+// TestAnExecThatMayHaveRunIsLogged although a command that has failed, which has the same code, is not.
+func TestAnExecThatMayHaveRunIsLogged(t *testing.T) {
+	for err, want := range map[error]string{
+		&ExitError{3}: "",
+		fmt.Errorf("exec: %w", errdefs.ErrAborted): "level=WARN",
+	} {
+		var out bytes.Buffer
+		c := &calls{log: slog.New(slog.NewTextHandler(&out, nil))}
+		info := &grpc.UnaryServerInfo{FullMethod: "/runtime.v1.RuntimeService/ExecSync"}
+		_, _ = c.unary(t.Context(), nil, info, func(context.Context, any) (any, error) { return nil, err })
+		if log := out.String(); (log == "") != (want == "") || !strings.Contains(log, want) {
+			t.Errorf("%v: the log has %q, want %q", err, log, want)
+		}
+	}
+}
+
 // TestMonitorsThatAskForOthersContainersFillNoLog, and calls of containerd's API are logged with their service.
 func TestMonitorsThatAskForOthersContainersFillNoLog(t *testing.T) {
 	var out bytes.Buffer

@@ -33,7 +33,8 @@ const (
 	ExitCode   = "exit_code"
 )
 
-// status has a code that no other error of such a call has.
+// status has the code Aborted, which an exec also has of which nobody knows whether its command has run. Only the detail
+// tells the two apart: its reason is ExitReason.
 func (e *ExitError) status() error {
 	st, err := status.New(codes.Aborted, e.Error()).WithDetails(&errdetails.ErrorInfo{
 		Reason: ExitReason, Domain: "berth", Metadata: map[string]string{ExitCode: strconv.Itoa(e.Code)},
@@ -42,6 +43,16 @@ func (e *ExitError) status() error {
 		return status.Error(codes.Internal, err.Error())
 	}
 	return st.Err()
+}
+
+// commandFailed tells whether a status is that of an ExitError.
+func commandFailed(st *status.Status) bool {
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetReason() == ExitReason {
+			return true
+		}
+	}
+	return false
 }
 
 // Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors.

@@ -132,6 +132,7 @@ func TestReasonsAreAFewWords(t *testing.T) {
 		fmt.Errorf("pull: %w", errdefs.ErrUnavailable):        "unavailable",
 		fmt.Errorf("pull: %w", errdefs.ErrPermissionDenied):   "permission_denied",
 		fmt.Errorf("pull: %w", errdefs.ErrFailedPrecondition): "failed_precondition",
+		fmt.Errorf("exec: %w", errdefs.ErrAborted):            "aborted",
 		fmt.Errorf("pull: %w", context.DeadlineExceeded):      "deadline_exceeded",
 		fmt.Errorf("pull: %w", context.Canceled):              "canceled",
 		errors.New("odd"):                                     "unknown",

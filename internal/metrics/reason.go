@@ -18,6 +18,7 @@ var reasons = []struct {
 	{"deadline_exceeded", func(err error) bool {
 		return errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
 	}},
+	{"aborted", errdefs.IsAborted},
 	{"unverified", func(err error) bool { return errors.As(err, new(*model.UnverifiedError)) }},
 	{"unauthenticated", errdefs.IsUnauthorized},
 	{"permission_denied", errdefs.IsPermissionDenied},

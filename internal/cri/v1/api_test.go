@@ -68,6 +68,14 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// take returns what was written since the last take.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
+
 func open(t testing.TB, level slog.Level) *fixture {
 	t.Helper()
 	d := &fixture{rec: &recorder{}, log: &lockedBuffer{}}
@@ -895,11 +903,12 @@ func TestAnAttachHasTheTerminalOfItsContainer(t *testing.T) {
 	}
 }
 
+// TestOutputOfExecSyncFitsAMessage, and the log says where it did not.
 func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds: run without -short")
 	}
-	d := open(t, slog.LevelError)
+	d := open(t, slog.LevelWarn)
 	d.rec.containers = []*model.ContainerStatus{{ID: "c", State: model.ContainerRunning}}
 	const mib = 1 << 20
 	for _, tc := range []struct{ out, err, wantOut, wantErr int }{
@@ -916,6 +925,10 @@ func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
 		}
 		if len(resp.Stdout) != tc.wantOut || len(resp.Stderr) != tc.wantErr || resp.ExitCode != 3 {
 			t.Errorf("%+v: %d, %d", tc, len(resp.Stdout), len(resp.Stderr))
+		}
+		cut := len(resp.Stdout)+len(resp.Stderr) < tc.out+tc.err
+		if log := d.log.take(); strings.Contains(log, "is cut off") != cut {
+			t.Errorf("%+v: the log has %q", tc, log)
 		}
 	}
 	if timeout := d.rec.last("ExecSync")[2]; timeout != 2*time.Second {

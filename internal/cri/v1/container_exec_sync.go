@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxMessage is what kubelets and crictl accept as one message; some of it is for what is around the output.
+// maxMessage is how many bytes of output an answer has, of both streams together: kubelets and crictl accept messages of
+// 16 MiB, and some of that is for what is around the output.
 const maxMessage = 16<<20 - 4096
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *api.ExecSyncRequest) (*api.ExecSyncResponse, error) {
@@ -21,8 +22,12 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *api.ExecSyncRequest)
 	if err != nil {
 		return nil, err
 	}
-	stdout, stderr = fit(stdout, stderr, maxMessage)
-	return &api.ExecSyncResponse{Stdout: stdout, Stderr: stderr, ExitCode: int32(code)}, nil
+	out, errOut := fit(stdout, stderr, maxMessage)
+	if len(out) < len(stdout) || len(errOut) < len(stderr) {
+		s.Log.WarnContext(ctx, "the output of a command is cut off: a kubelet takes an answer of at most 16 MiB",
+			"container_id", req.ContainerId)
+	}
+	return &api.ExecSyncResponse{Stdout: out, Stderr: errOut, ExitCode: int32(code)}, nil
 }
 
 // fit drops the end of what is too long for limit bytes together. Each of the two keeps half of them at least.
