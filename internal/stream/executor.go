@@ -14,7 +14,8 @@ import (
 	"berth/internal/pod"
 )
 
-// executor runs one client's request. The context is its own: the library's does not end with the client's connection.
+// executor runs one client's request. Its context ends with the client's connection, or with end: that has the reason
+// why a session ends whose client is still there, and explain tells the client.
 type executor struct {
 	ctx    context.Context
 	end    context.CancelCauseFunc
