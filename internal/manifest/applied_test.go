@@ -11,7 +11,7 @@ import (
 // hashOf is the hash of the first pod of documents.
 func hashOf(t *testing.T, text string) string {
 	t.Helper()
-	pods, err := Decode(strings.NewReader(text), Options{RestartPolicy: corev1.RestartPolicyAlways})
+	pods, err := decodePods(strings.NewReader(text), Options{RestartPolicy: corev1.RestartPolicyAlways})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestAHashIsThatOfADocumentAndWhatItRefersTo(t *testing.T) {
 func TestAManifestCannotSayThatADirectoryKeepsItsPod(t *testing.T) {
 	text := strings.Replace(withSpec(one), "labels:", "annotations: {"+AnnotationApplied+": /etc, "+AnnotationHash+
 		": x, "+AnnotationFile+": f}\n  labels:", 1)
-	pods, err := Decode(strings.NewReader(text), Options{})
+	pods, err := decodePods(strings.NewReader(text), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,17 +32,8 @@ type Documents struct {
 	Notes []string
 }
 
-// Decode reads all documents of one file, YAML or JSON. Unknown fields and doubled keys are errors.
-func Decode(r io.Reader, options Options) ([]*Pod, error) {
-	documents, err := DecodeFiles([]File{{In: r}}, options)
-	if err != nil {
-		return nil, err
-	}
-	return documents.Pods(), nil
-}
-
-// DecodeFiles reads the documents of several files. A pod may refer to the ConfigMaps and Secrets of all of them,
-// whatever their order is.
+// DecodeFiles reads the documents of several files, YAML or JSON. Unknown fields and doubled keys are errors. A pod may
+// refer to the ConfigMaps and Secrets of all of them, whatever their order is.
 func DecodeFiles(files []File, options Options) (*Documents, error) {
 	d := &decoder{options: options, objects: newObjects()}
 	for _, file := range files {

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +15,19 @@ import (
 	"berth/internal/device"
 )
 
+// decodePods are the pods of a file without a name.
+func decodePods(r io.Reader, options Options) ([]*Pod, error) {
+	documents, err := DecodeFiles([]File{{In: r}}, options)
+	if err != nil {
+		return nil, err
+	}
+	return documents.Pods(), nil
+}
+
 // decode reads a manifest of one pod: head, then spec indented below spec.
 func decode(t *testing.T, spec string) *Pod {
 	t.Helper()
-	pods, err := Decode(strings.NewReader(withSpec(spec)), Options{})
+	pods, err := decodePods(strings.NewReader(withSpec(spec)), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +76,7 @@ func TestTheExamplesAreGood(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		pods, err := Decode(file, Options{})
+		pods, err := decodePods(file, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,14 +89,14 @@ func TestTheExamplesAreGood(t *testing.T) {
 func TestDocumentsAreReadOneByOne(t *testing.T) {
 	text := "# a comment\n---\n" + withSpec(one) + "\n---\n# nothing\n---\n" + strings.Replace(withSpec(one),
 		"name: p", "name: q", 1)
-	pods, err := Decode(strings.NewReader(text), Options{})
+	pods, err := decodePods(strings.NewReader(text), Options{})
 	if err != nil || len(pods) != 2 || pods[1].Name != "q" {
 		t.Fatalf("got %v, %v", pods, err)
 	}
-	if _, err := Decode(strings.NewReader(text), Options{Name: "x"}); err == nil {
+	if _, err := decodePods(strings.NewReader(text), Options{Name: "x"}); err == nil {
 		t.Fatal("one name was given to two pods")
 	}
-	if pods, err := Decode(strings.NewReader(withSpec(one)), Options{Name: "x"}); err != nil || pods[0].Name != "x" {
+	if pods, err := decodePods(strings.NewReader(withSpec(one)), Options{Name: "x"}); err != nil || pods[0].Name != "x" {
 		t.Fatalf("got %v, %v", pods, err)
 	}
 }
@@ -106,11 +116,11 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 		{one + "overhead: {cpu: 1}\n", "spec.overhead"},
 	} {
 		text := withSpec(c.spec)
-		_, err := Decode(strings.NewReader(text), Options{})
+		_, err := decodePods(strings.NewReader(text), Options{})
 		if err == nil || !strings.Contains(err.Error(), "\n  "+c.field+"\n") {
 			t.Errorf("%s: got %v", c.field, err)
 		}
-		pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
+		pods, err := decodePods(strings.NewReader(text), Options{IgnoreUnsupported: true})
 		if err != nil || len(pods[0].Warnings) != 1 || !strings.HasPrefix(pods[0].Warnings[0], c.field) {
 			t.Errorf("%s ignored: got %v, %v", c.field, pods, err)
 		}
@@ -120,7 +130,7 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 	text := withSpec(one + "  volumeMounts: [{name: remote, mountPath: /remote}, {name: kept, mountPath: /kept}]\n" +
 		"volumes: [{name: remote, nfs: {server: s, path: /}}, {name: kept, emptyDir: {}}]\n")
-	pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
+	pods, err := decodePods(strings.NewReader(text), Options{IgnoreUnsupported: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +144,7 @@ func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 		t.Errorf("warnings are %q, want %q", pods[0].Warnings, want)
 	}
 	text = withSpec(one + "volumes: [{name: v}]\n")
-	if _, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true}); err == nil {
+	if _, err := decodePods(strings.NewReader(text), Options{IgnoreUnsupported: true}); err == nil {
 		t.Error("a volume without any source was taken")
 	}
 }
@@ -225,7 +235,7 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
 		{strings.Repeat("# x\n", 5<<20), "larger than"},
 	} {
-		if _, err := Decode(strings.NewReader(c.text), Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := decodePods(strings.NewReader(c.text), Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("want an error with %q, got %v", c.says, err)
 		}
 	}
@@ -421,7 +431,7 @@ func TestAnnotationsNameAppArmorProfiles(t *testing.T) {
 	} {
 		const key = "container.apparmor.security.beta.kubernetes.io/"
 		text := strings.Replace(withSpec(c.spec), "uid: u-1", "annotations: {"+key+c.name+": '"+c.value+"'}", 1)
-		pods, err := Decode(strings.NewReader(text), Options{})
+		pods, err := decodePods(strings.NewReader(text), Options{})
 		var got string
 		switch {
 		case err != nil:
@@ -654,7 +664,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n" +
 		"spec: {containers: [{name: a, image: b, env: [{name: X, value: '$(Y'}]}]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
+		pods, err := decodePods(strings.NewReader(text), Options{IgnoreUnsupported: true})
 		if err != nil {
 			return
 		}
@@ -701,7 +711,7 @@ containers:
 		"{limits: {v.com/gpu: 99999999999}}":                 "not a number of devices",
 		"{limits: {kubernetes.io/batch-cpu: 1}}":             "kubernetes.io/batch-cpu",
 	} {
-		_, err := Decode(strings.NewReader(withSpec("containers:\n- {name: c, image: \"i:1\", resources: "+text+"}\n")),
+		_, err := decodePods(strings.NewReader(withSpec("containers:\n- {name: c, image: \"i:1\", resources: "+text+"}\n")),
 			Options{})
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
@@ -723,7 +733,7 @@ func TestALastLineWithoutAnEndIsRead(t *testing.T) {
 	for _, length := range []int{4095, 4096, 4097, 2 * 4096} {
 		last := text("b")
 		last += strings.Repeat(" ", length-len(last))
-		pods, err := Decode(strings.NewReader(text("a")+"\n---\n"+last), Options{})
+		pods, err := decodePods(strings.NewReader(text("a")+"\n---\n"+last), Options{})
 		if err != nil || len(pods) != 2 {
 			t.Errorf("a line of %d bytes: %d pods, %v", length, len(pods), err)
 		}
@@ -734,11 +744,11 @@ func TestALastLineWithoutAnEndIsRead(t *testing.T) {
 // fail, by running out of memory, without checkAliases.
 func TestAliasesOfLongTextsAreRefused(t *testing.T) {
 	bomb := "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 100_000) + "]\n"
-	if _, err := Decode(strings.NewReader(bomb), Options{}); err == nil || !strings.Contains(err.Error(), "aliases") {
+	if _, err := decodePods(strings.NewReader(bomb), Options{}); err == nil || !strings.Contains(err.Error(), "aliases") {
 		t.Error(err)
 	}
 	for _, text := range []string{"a: &a [*a]\n", "a: &a {b: *a}\n"} {
-		if _, err := Decode(strings.NewReader(text), Options{}); err == nil {
+		if _, err := decodePods(strings.NewReader(text), Options{}); err == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}
@@ -747,7 +757,7 @@ kind: Pod
 metadata: {name: &name p, labels: {app: *name}}
 spec: {containers: [{name: *name, image: i}]}
 `
-	if pods, err := Decode(strings.NewReader(good), Options{}); err != nil || pods[0].Labels["app"] != "p" {
+	if pods, err := decodePods(strings.NewReader(good), Options{}); err != nil || pods[0].Labels["app"] != "p" {
 		t.Error(err)
 	}
 }

@@ -29,7 +29,7 @@ stringData: {password: hush}
 // decodeWith reads a pod together with objectDocuments.
 func decodeWith(t *testing.T, spec string, options Options) (*Pod, error) {
 	t.Helper()
-	pods, err := Decode(strings.NewReader(withSpec(spec)+"\n"+objectDocuments), options)
+	pods, err := decodePods(strings.NewReader(withSpec(spec)+"\n"+objectDocuments), options)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ volumes:
 		"  creationTimestamp: '2026-01-31T12:00:00Z'\n  managedFields: [{manager: kubectl}]\n"+
 		"  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: u}]\n", 1) +
 		"status: {phase: Running, podIP: 10.0.0.1}\n"
-	if _, err := Decode(strings.NewReader(text), Options{}); err != nil {
+	if _, err := decodePods(strings.NewReader(text), Options{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -185,7 +185,7 @@ func TestListsNamespacesAndGeneratedNames(t *testing.T) {
 		"  spec: {containers: [{name: c, image: i}]}\n"
 	list := "apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n" + item + item
 	space := "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
-	pods, err := Decode(strings.NewReader(list+space), Options{})
+	pods, err := decodePods(strings.NewReader(list+space), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestListsNamespacesAndGeneratedNames(t *testing.T) {
 		list + strings.Replace(space, "name: shop", "name: away", 1): "namespace away: no pod",
 		withSpec(one) + "\n" + objectDocuments + objectDocuments:     "default/settings appears twice",
 	} {
-		if _, err := Decode(strings.NewReader(text), Options{}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := decodePods(strings.NewReader(text), Options{}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("want an error with %q, got %v", says, err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestPullSecretsAreThoseOfThePod(t *testing.T) {
 	secrets := "---\napiVersion: v1\nkind: Secret\nmetadata: {name: new}\n" +
 		"stringData: {.dockerconfigjson: '{\"auths\":{}}'}\n" +
 		"---\napiVersion: v1\nkind: Secret\nmetadata: {name: old}\nstringData: {.dockercfg: '{\"r\":{}}'}\n"
-	pods, err := Decode(strings.NewReader(withSpec(one+"imagePullSecrets: [{name: new}, {name: old}, {name: none}]\n")+
+	pods, err := decodePods(strings.NewReader(withSpec(one+"imagePullSecrets: [{name: new}, {name: old}, {name: none}]\n")+
 		secrets), Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -130,7 +130,7 @@ func TestWorkloadsAreRefusedByThePathOfTheField(t *testing.T) {
 		{"Job", "  completionMode: Indexed\n", "restartPolicy: Never", "spec.completions: missing"},
 		{"Job", "  parallelism: 0\n", "restartPolicy: Never", "spec.parallelism: 0"},
 	} {
-		_, err := Decode(strings.NewReader(workloadOf(c.kind, c.spec, c.template)), Options{})
+		_, err := decodePods(strings.NewReader(workloadOf(c.kind, c.spec, c.template)), Options{})
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: want an error with %q, got %v", c.kind, c.says, err)
 		}

@@ -26,7 +26,7 @@ func TestAValueOfAnotherTypeIsNamedByItsPath(t *testing.T) {
 		{secret + "data: {k: 1234}\n", "data.k: the value is not a text in base64"},
 		{secret + "stringData: {k: 1234}\n", "stringData.k: the value is not a string"},
 	} {
-		_, err := Decode(strings.NewReader(c.document), Options{})
+		_, err := decodePods(strings.NewReader(c.document), Options{})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "Go ") {
 			t.Errorf("%s\n%v, want %s", c.document, err, c.want)
 		}

@@ -367,18 +367,7 @@ func (d directory) pressure(name string) *model.PSI {
 	return out
 }
 
-// OOMKills is how many processes of a cgroup, and of those below it where the kernel says so, the OOM killer has ended.
-func OOMKills(h *cgroup.Hierarchies, path string) (uint64, error) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	d, err := openDirectory(h.Dir("memory", path), *buf)
-	if err != nil {
-		return 0, fmt.Errorf("cgroup: %w", err)
-	}
-	defer d.close()
-	return d.oomKills(h.Version), nil
-}
-
+// oomKills is how many processes of a cgroup, and of those below it where the kernel says so, the OOM killer has ended.
 func (d directory) oomKills(version cgroup.Version) (kills uint64) {
 	name := "memory.oom_control" // oom_kill: Linux 4.13
 	if version == cgroup.V2 {

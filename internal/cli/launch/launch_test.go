@@ -20,6 +20,15 @@ import (
 	"berth/internal/manifest"
 )
 
+// decode is the first pod of a manifest.
+func decode(text string) (*manifest.Pod, error) {
+	documents, err := manifest.DecodeFiles([]manifest.File{{In: strings.NewReader(text)}}, manifest.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return documents.Pods()[0], nil
+}
+
 // refusingRuntime answers CreateContainer with the error of the test. It makes the container if there is none.
 type refusingRuntime struct {
 	idRuntime
@@ -61,7 +70,7 @@ func TestAContainerThatIsRefusedLeavesNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("sub-paths of volumes need root")
 	}
-	pods, err := manifest.Decode(strings.NewReader(strings.ReplaceAll(`apiVersion: v1
+	decoded, err := decode(strings.ReplaceAll(`apiVersion: v1
 kind: Pod
 metadata: {name: p}
 spec:
@@ -71,14 +80,14 @@ spec:
     volumeMounts: [{name: host, mountPath: /sub, subPath: sub}]
   volumes:
   - {name: host, hostPath: {path: OUTSIDE}}
-`, "OUTSIDE", t.TempDir())), manifest.Options{})
+`, "OUTSIDE", t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	runtime := &refusingRuntime{idRuntime: idRuntime{asked: make(chan struct{}, 1), make: make(chan struct{})}}
 	close(runtime.make)
 	l := &Launcher{Runtime: runtime, Store: &poddir.Store{Root: t.TempDir(), Address: "unix:///a"}, Repeatable: true}
-	pod := &Pod{Pod: pods[0], Host: &manifest.Host{}, images: &images{byContainer: map[string]*cri.Image{"c": {}}}}
+	pod := &Pod{Pod: decoded, Host: &manifest.Host{}, images: &images{byContainer: map[string]*cri.Image{"c": {}}}}
 	if err := l.sandbox(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestAContainerMayUseTheFilesOfItsPodUnderSELinux(t *testing.T) {
 		t.Skip("sub-paths of volumes need root")
 	}
 	outside := t.TempDir()
-	pods, err := manifest.Decode(strings.NewReader(strings.ReplaceAll(`apiVersion: v1
+	decoded, err := decode(strings.ReplaceAll(`apiVersion: v1
 kind: ConfigMap
 metadata: {name: map}
 data: {k: v}
@@ -46,14 +46,14 @@ spec:
   - {name: host, hostPath: {path: OUTSIDE}}
   - {name: image, image: {reference: "i:1"}}
   - {name: claim, persistentVolumeClaim: {claimName: claim}}
-`, "OUTSIDE", outside)), manifest.Options{})
+`, "OUTSIDE", outside))
 	if err != nil {
 		t.Fatal(err)
 	}
 	runtime := &idRuntime{asked: make(chan struct{}, 1), make: make(chan struct{})}
 	close(runtime.make)
 	l := &Launcher{Runtime: runtime, Store: &poddir.Store{Root: t.TempDir(), Address: "unix:///a"}}
-	pod := &Pod{Pod: pods[0], Host: &manifest.Host{}, images: &images{byContainer: map[string]*cri.Image{"c": {}},
+	pod := &Pod{Pod: decoded, Host: &manifest.Host{}, images: &images{byContainer: map[string]*cri.Image{"c": {}},
 		byVolume: map[string]string{"image": "sha256:1"}}}
 	if err := l.sandbox(t.Context(), pod); err != nil {
 		t.Fatal(err)

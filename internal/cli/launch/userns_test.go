@@ -110,13 +110,13 @@ func TestPodsThatAreMadeAtATimeShareNoIDs(t *testing.T) {
 		Length: (lastRange - firstRange) * manifest.IDRange}}}}
 	root := t.TempDir()
 	start := func(ctx context.Context, name string) error {
-		pods, err := manifest.Decode(strings.NewReader("apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\n"+
-			"spec: {hostUsers: false, containers: [{name: c, image: 'i:1'}]}\n"), manifest.Options{})
+		decoded, err := decode("apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\n" +
+			"spec: {hostUsers: false, containers: [{name: c, image: 'i:1'}]}\n")
 		if err != nil {
 			return err
 		}
 		l := &Launcher{Runtime: runtime, Store: &poddir.Store{Root: root, Address: "unix:///a"}}
-		return l.sandbox(ctx, &Pod{Pod: pods[0], Host: &manifest.Host{}, images: &images{}})
+		return l.sandbox(ctx, &Pod{Pod: decoded, Host: &manifest.Host{}, images: &images{}})
 	}
 	ends := make(chan error, 2)
 	for _, name := range []string{"one", "two"} {

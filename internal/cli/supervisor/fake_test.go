@@ -268,11 +268,11 @@ func document(t *testing.T, policy string, lines ...string) *manifest.Pod {
 	t.Helper()
 	text := "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  terminationGracePeriodSeconds: 1\n" +
 		"  restartPolicy: " + policy + "\n  " + strings.Join(lines, "\n  ") + "\n"
-	pods, err := manifest.Decode(strings.NewReader(text), manifest.Options{})
+	documents, err := manifest.DecodeFiles([]manifest.File{{In: strings.NewReader(text)}}, manifest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pods[0]
+	return documents.Pods()[0]
 }
 
 // run starts a pod, which is left at the end of the test.
