@@ -9,8 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/trace"
 
 	"berth/internal/checkpoint"
 	keeper "berth/internal/keeper/client"
@@ -72,7 +70,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 	if err = m.dirs.Barred(&st.pod, err); err != nil {
 		return st.failed(ctx, err)
 	}
-	tracePhases(ctx, result.Phases)
+	steps.Trace(ctx, phases(result))
 	if err := st.record(result); err != nil {
 		// A container must not run if its record does not say so.
 		m.teardown.StartFailed(ctx, c, err)
@@ -225,9 +223,7 @@ const startStep = "start"
 // record saves the result of the keeper: the container runs. It also saves how long the parts of the start took.
 func (st *start) record(result *keeper.RunResult) error {
 	timings := append([]steps.Timing{{Step: startStep, Begin: st.begin, Took: time.Since(st.begin)}}, st.pluginTimings...)
-	for _, p := range result.Phases {
-		timings = append(timings, steps.Timing{Step: p.Name, Of: startStep, Begin: p.Begin, Took: p.Took})
-	}
+	timings = append(timings, phases(result)...)
 	st.m.measureSteps("StartContainer", timings)
 	return st.container.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerRunning
@@ -243,19 +239,13 @@ func (st *start) record(result *keeper.RunResult) error {
 	})
 }
 
-// tracer makes the spans of traces. Without an OpenTelemetry provider, which the configuration sets, a span
-// does nothing.
-var tracer = otel.Tracer("berth/internal/pod")
-
-// tracePhases makes a span of each phase of the start in the keeper.
-func tracePhases(ctx context.Context, phases []keeper.Phase) {
-	if !trace.SpanFromContext(ctx).IsRecording() {
-		return
+// phases are the phases of the start in the keeper.
+func phases(result *keeper.RunResult) []steps.Timing {
+	list := make([]steps.Timing, 0, len(result.Phases))
+	for _, p := range result.Phases {
+		list = append(list, steps.Timing{Step: p.Name, Of: startStep, Begin: p.Begin, Took: p.Took})
 	}
-	for _, p := range phases {
-		_, span := tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begin))
-		span.End(trace.WithTimestamp(p.Begin.Add(p.Took)))
-	}
+	return list
 }
 
 // programError says why a program could not be started. It is errdefs.ErrFailedPrecondition and nothing else. The

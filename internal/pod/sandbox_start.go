@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/containerd/errdefs"
 
@@ -57,9 +56,12 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
-	before, err := networkBefore(&old)
-	if err != nil {
-		return err
+	var before *network.Result // nil: the node's
+	if !old.NodeNetwork() {
+		// All its addresses, or none: a pod that comes back with fewer is another one for its clients.
+		if before, err = parts.NetworkBefore(&old); err != nil {
+			return err
+		}
 	}
 	// What runs in parts that are lost can neither be reached nor come along.
 	if err := m.teardown.KillContainers(ctx, s); err != nil {
@@ -84,20 +86,4 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	}
 	m.events.Tell(s, s.ID(), model.EventStarted)
 	return nil
-}
-
-// networkBefore is the network that a pod had; nil: the node's.
-func networkBefore(r *record.Sandbox) (*network.Result, error) {
-	if r.NodeNetwork() {
-		return nil, nil
-	}
-	before := &network.Result{Interface: r.Interface, CNI: r.Network}
-	for _, text := range r.IPs {
-		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, fmt.Errorf("record of pod sandbox %s: %w", record.ShortID(r.ID), err)
-		}
-		before.IPs = append(before.IPs, addr)
-	}
-	return before, nil
 }

@@ -151,20 +151,23 @@ func (p *Maker) networkPod(r *record.Sandbox) *network.Pod {
 }
 
 // JoinedPod is a pod with the network that it has by its record. Of sysctls of its interface it has the pod's own: its
-// runtime handler may have others by now.
-func (p *Maker) JoinedPod(r *record.Sandbox) *network.Pod {
+// runtime handler may have others by now. The error is that of NetworkBefore: the pod is returned all the same.
+func (p *Maker) JoinedPod(r *record.Sandbox) (*network.Pod, error) {
 	pod := p.networkPod(r)
 	_, pod.Sysctls = sysctls(r.Config, Handler{})
 	if len(r.IPs) == 0 {
-		return pod
+		return pod, nil
 	}
-	pod.Before = &network.Result{Interface: r.Interface, CNI: r.Network}
-	for _, text := range r.IPs {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			pod.Before.IPs = append(pod.Before.IPs, ip)
-		}
-	}
-	return pod
+	var err error
+	pod.Before, err = NetworkBefore(r)
+	return pod, err
+}
+
+// NetworkBefore is the network that a pod with a network of its own has by its record. The error names addresses that
+// are none: the result lacks them.
+func NetworkBefore(r *record.Sandbox) (*network.Result, error) {
+	addresses, err := r.Addresses()
+	return &network.Result{IPs: addresses, Interface: r.Interface, CNI: r.Network}, err
 }
 
 // Expect says that the parts of a pod are made soon.

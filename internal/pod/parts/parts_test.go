@@ -97,13 +97,16 @@ func TestAPodInTheNodesNetworkJoinsNone(t *testing.T) {
 func TestAPodIsJoinedWithWhatItsRecordSays(t *testing.T) {
 	p, _, s := newMaker(t, model.NamespaceOptions{})
 	r := s.Record()
-	if pod := p.JoinedPod(&r); pod.Before != nil {
-		t.Errorf("without an address it has had %+v", pod.Before)
+	if pod, err := p.JoinedPod(&r); err != nil || pod.Before != nil {
+		t.Errorf("without an address it has had %+v: %v", pod.Before, err)
 	}
 	r.IPs, r.Interface = []string{"10.0.0.2", "no address"}, "eth0"
-	if pod := p.JoinedPod(&r); len(pod.Before.IPs) != 1 || pod.Before.Interface != "eth0" ||
-		!strings.HasPrefix(pod.NetNS, p.Dirs.State) {
+	pod, err := p.JoinedPod(&r)
+	if len(pod.Before.IPs) != 1 || pod.Before.Interface != "eth0" || !strings.HasPrefix(pod.NetNS, p.Dirs.State) {
 		t.Errorf("it is %+v, and had %+v", pod, pod.Before)
+	}
+	if err == nil || !strings.Contains(err.Error(), `"no address"`) {
+		t.Errorf("an address that is none gave the error %v", err)
 	}
 }
 

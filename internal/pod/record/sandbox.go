@@ -3,8 +3,10 @@ package record
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	keeper "berth/internal/keeper/client"
@@ -56,6 +58,20 @@ type Sandbox struct {
 // NodeNetwork tells whether a pod lives in the node's network.
 func (r *Sandbox) NodeNetwork() bool {
 	return r.Config.NodeNetwork()
+}
+
+// Addresses are the addresses that a pod has, or had before it broke. The error names those of the record that are none;
+// the others are returned all the same.
+func (r *Sandbox) Addresses() (list []netip.Addr, err error) {
+	for _, text := range r.IPs {
+		addr, perr := netip.ParseAddr(text)
+		if perr != nil {
+			err = errors.Join(err, fmt.Errorf("record of pod sandbox %s: %w", ShortID(r.ID), perr))
+			continue
+		}
+		list = append(list, addr)
+	}
+	return list, err
 }
 
 // HasInit tells whether the pod has an init process.

@@ -100,10 +100,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 	if err := errors.Join(err, listing.Wait()); err != nil {
 		return err
 	}
-	mounted := make(map[string]bool, len(points))
-	for _, p := range points {
-		mounted[p] = true
-	}
+	mounted := mountPoints(points)
 	rc.adoptSpared(sparedPods, sparedContainers, statuses)
 	rc.Unfinished = append(rc.Unfinished, rc.mendSpares())
 	// Removals that wait for something must not keep berthd from serving the pods that run.
@@ -177,6 +174,15 @@ func (rc *Recovery) withoutRecord(
 	return all
 }
 
+// mountPoints is a list of mount points, to look them up in.
+func mountPoints(list []string) map[string]bool {
+	mounted := make(map[string]bool, len(list))
+	for _, p := range list {
+		mounted[p] = true
+	}
+	return mounted
+}
+
 // networkPods are the pods whose networks stay: those that run, those that are being removed and still have running
 // containers, and those that StartSandbox may start again with the same address.
 func (rc *Recovery) networkPods() []*network.Pod {
@@ -187,17 +193,20 @@ func (rc *Recovery) networkPods() []*network.Pod {
 			continue
 		}
 		switch r.Phase {
-		case record.SandboxReady:
-			pods = append(pods, rc.Parts.JoinedPod(&r))
+		case record.SandboxReady, record.SandboxBroken:
 		case record.SandboxCreating, record.SandboxRemoving:
-			if rc.runsSomething(s) {
-				pods = append(pods, rc.Parts.JoinedPod(&r))
+			if !rc.runsSomething(s) {
+				continue
 			}
-		case record.SandboxBroken:
-			pod := rc.Parts.JoinedPod(&r)
-			pod.NetNS = ""
-			pods = append(pods, pod)
+		default:
+			continue
 		}
+		pod, err := rc.Parts.JoinedPod(&r)
+		rc.logFailure("read the addresses of a pod", podID(s.ID()), err)
+		if r.Phase == record.SandboxBroken {
+			pod.NetNS = ""
+		}
+		pods = append(pods, pod)
 	}
 	return pods
 }
@@ -385,11 +394,7 @@ func (rc *Recovery) decideStart(ctx context.Context, c *index.Container, wait ti
 	if err != nil {
 		return err
 	}
-	mounted := make(map[string]bool, len(points))
-	for _, p := range points {
-		mounted[p] = true
-	}
-	over, err := rc.adoptStarted(ctx, c, status, mounted)
+	over, err := rc.adoptStarted(ctx, c, status, mountPoints(points))
 	if over {
 		err = rc.Teardown.ReleaseContainer(ctx, c)
 	}

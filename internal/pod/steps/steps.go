@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 
 	"berth/internal/undo"
 )
@@ -72,6 +73,17 @@ func (s *Step) run(ctx context.Context) error {
 		span.SetStatus(codes.Error, err.Error())
 	}
 	return s.named(err)
+}
+
+// Trace makes a span of each part of a start that another process has timed.
+func Trace(ctx context.Context, parts []Timing) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return
+	}
+	for _, p := range parts {
+		_, span := tracer.Start(ctx, p.Step, trace.WithTimestamp(p.Begin))
+		span.End(trace.WithTimestamp(p.Begin.Add(p.Took)))
+	}
 }
 
 // named puts the step's name before an error.
