@@ -33,8 +33,8 @@ const (
 	ExitCode   = "exit_code"
 )
 
-// status has the code Aborted, which an exec also has of which nobody knows whether its command has run. Only the detail
-// tells the two apart: its reason is ExitReason.
+// status has the code Aborted. An exec of which nobody knows whether its command has run has that code too: only the
+// detail, whose reason is ExitReason, tells the two apart.
 func (e *ExitError) status() error {
 	st, err := status.New(codes.Aborted, e.Error()).WithDetails(&errdetails.ErrorInfo{
 		Reason: ExitReason, Domain: "berth", Metadata: map[string]string{ExitCode: strconv.Itoa(e.Code)},

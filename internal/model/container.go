@@ -128,7 +128,7 @@ type Resources struct {
 
 	BlockIO           *BlockIO `json:"blockIO,omitempty"`
 	KernelMemory      int64    `json:"kernelMemory,omitempty"`      // cgroup v1 only
-	MemoryReservation int64    `json:"memoryReservation,omitempty"` // a soft limit: memory.low on cgroup v2
+	MemoryReservation int64    `json:"memoryReservation,omitempty"` // a soft limit: memory.low of this cgroup alone on v2
 	MemorySwappiness  *int64   `json:"memorySwappiness,omitempty"`  // 0 to 100; cgroup v1 only
 	PidsLimit         int64    `json:"pidsLimit,omitempty"`         // -1 is no limit
 	Ulimits           []Ulimit `json:"ulimits,omitempty"`

@@ -1,8 +1,8 @@
 // Package pod is the domain: the life of pods and containers. A Manager has a method for each call of the CRI, in a
 // file that is named after the call: CreateContainer is in container_create.go, and Status of the CRI in status.go.
-// Only the calls for statistics and metrics share a file, usage.go. A call records each resource on disk before it makes
-// the resource, and undoes its steps if one of them fails. When berthd starts, the records are compared with the kernel
-// and the keeper.
+// Only the calls for statistics and metrics share a file, usage.go. A call records each resource on disk before it
+// makes the resource, and undoes its steps if one of them fails. When berthd starts, the records are compared with the
+// kernel and the keeper.
 //
 // Calls that the CRI does not have are in files of their own. Those that only containerd's API needs are in
 // containerd_api.go.

@@ -80,7 +80,8 @@ var earlyFields = map[string]map[string]verdict{
 		"limits": works(earlyLimits + " " + earlyBadPods).
 			but("cores as CPU time in a period of 100 ms, 0.01 at least; bytes, whole; 0 is none"),
 		"requests": works(earlyLimits + " " + earlyBadPods).
-			but("cores as a weight, 1024 each; bytes as a soft limit, memory.low on cgroup v2; unset: limits"),
+			but("cores as a weight, 1024 each; bytes as a soft limit, on cgroup v2 memory.low, which protects " +
+				"[only in few cases](#reservations-of-memory-on-cgroup-v2); unset: limits"),
 	},
 	"PodSandboxResources": of(works(earlyLimits), "cpu", "memory"),
 	"NamespaceOption":     of(works(earlyWorld), "host_network", "host_pid", "host_ipc"),

@@ -59,7 +59,8 @@ var pouchFields = map[string]map[string]verdict{
 		"kernel_memory": refused("FailedPrecondition: "+
 			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either",
 			"TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
-		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness").but("memory.low on cgroup v2"),
+		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness").
+			but("memory.low on cgroup v2, which protects [only in few cases](#reservations-of-memory-on-cgroup-v2)"),
 		"memory_swappiness": works("TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused").
 			but("FailedPrecondition on cgroup v2, which has none"),
 		"ulimits": works("TestUlimitsAreTheContainers").but("of a running container they cannot change, " +
@@ -232,7 +233,7 @@ or that does not exist, is ignored: the log says so, and so does a verbose statu
 |---|---|
 | berth.dev/ulimits | ` + "`nofile=1024:4096,nproc=64`" + `: soft and hard limit, or one for both |
 | berth.dev/blkio | ` + "`weight=500,weight=/dev/sda:300,read-bps=/dev/sda:1Mi,write-bps=…,read-iops=…,write-iops=/dev/sda:100`" + ` |
-| berth.dev/memory-reservation, berth.dev/kernel-memory | ` + "`128Mi`" + ` |
+| berth.dev/memory-reservation, berth.dev/kernel-memory | ` + "`128Mi`" + `. On cgroup v2, a reservation protects [only in few cases](#reservations-of-memory-on-cgroup-v2) |
 | berth.dev/memory-swappiness | ` + "`0`" + ` to ` + "`100`" + ` |
 | berth.dev/pids-limit | ` + "`100`" + `; -1 is no limit |
 | berth.dev/net-priority | ` + "`5`" + ` |
@@ -242,6 +243,15 @@ or that does not exist, is ignored: the log says so, and so does a verbose statu
 Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life),
 [TestEveryAnnotationIsRead](../internal/annotation). A pod that one API makes is there in the others:
 [TestAPodLivesThroughV1alpha2](../test/life), [TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
+
+### Reservations of memory on cgroup v2
+
+A reservation of memory is ` + "`memory.soft_limit_in_bytes`" + ` on cgroup v1 and ` + "`memory.low`" + ` on cgroup v2, of one cgroup:
+that of the container, or that of a pod of 2016. On cgroup v2, the kernel protects no more memory of a cgroup than each
+cgroup above it has in its own ` + "`memory.low`" + `, up to the one that is short of memory. The cgroups above have 0 there. So a
+container's reservation only holds among the containers of its pod, when the pod reaches its own memory limit, and it
+protects nothing when the node is short of memory. It does if something else sets ` + "`memory.low`" + ` of the cgroups above, as
+a kubelet with MemoryQoS may.
 
 ### Calls
 

@@ -6,8 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxMessage is how many bytes of output an answer has, of both streams together: kubelets and crictl accept messages of
-// 16 MiB, and some of that is for what is around the output.
+// maxMessage is how many bytes of output an answer has, of both streams together: kubelets and crictl accept messages
+// of 16 MiB, and some of that is for what is around the output.
 const maxMessage = 16<<20 - 4096
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *api.ExecSyncRequest) (*api.ExecSyncResponse, error) {

@@ -60,8 +60,8 @@ func (r *Sandbox) NodeNetwork() bool {
 	return r.Config.NodeNetwork()
 }
 
-// Addresses are the addresses that a pod has, or had before it broke. The error names those of the record that are none;
-// the others are returned all the same.
+// Addresses are the addresses that a pod has, or had before it broke. The error names those of the record that are
+// none; the others are returned all the same.
 func (r *Sandbox) Addresses() (list []netip.Addr, err error) {
 	for _, text := range r.IPs {
 		addr, perr := netip.ParseAddr(text)
