@@ -246,12 +246,12 @@ Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life),
 
 ### Reservations of memory on cgroup v2
 
-A reservation of memory is ` + "`memory.soft_limit_in_bytes`" + ` on cgroup v1 and ` + "`memory.low`" + ` on cgroup v2, of one cgroup:
-that of the container, or that of a pod of 2016. On cgroup v2, the kernel protects no more memory of a cgroup than each
-cgroup above it has in its own ` + "`memory.low`" + `, up to the one that is short of memory. The cgroups above have 0 there. So a
-container's reservation only holds among the containers of its pod, when the pod reaches its own memory limit, and it
-protects nothing when the node is short of memory. It does if something else sets ` + "`memory.low`" + ` of the cgroups above, as
-a kubelet with MemoryQoS may.
+A reservation of memory is ` + "`memory.soft_limit_in_bytes`" + ` on cgroup v1, and ` + "`memory.low`" + `
+on cgroup v2, of one cgroup: that of the container, or that of a pod of 2016. On cgroup v2, the kernel protects no more
+memory of a cgroup than each cgroup above it has in its own ` + "`memory.low`" + `, up to the one that is
+short of memory. The cgroups above have 0 there. So a container's reservation only holds among the containers of its
+pod, when the pod reaches its own memory limit. When the node is short of memory, it protects nothing, unless something
+else sets ` + "`memory.low`" + ` of the cgroups above, as a kubelet with MemoryQoS may.
 
 ### Calls
 
