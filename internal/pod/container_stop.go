@@ -9,11 +9,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
 // StopContainer ends a container: its stop signal first, SIGKILL when timeout has passed (at once for 0). It is
-// idempotent; a container that does not exist is stopped.
+// idempotent: another call does not send the stop signal again, but waits for its own timeout. A container that does
+// not exist is stopped.
 func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
 	c, err := m.index.Container(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
@@ -46,12 +48,8 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	}
 	m.relay.StopContainer(ctx, c)
 	if timeout > 0 {
-		sig := r.StopSignal
-		if sig == 0 {
-			sig = syscall.SIGTERM
-		}
-		if err := m.cfg.Keeper.Signal(ctx, c.ID(), sig, false); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-			return fmt.Errorf("send %v to container %s: %w", sig, record.ShortID(c.ID()), err)
+		if err := m.sendStopSignal(ctx, c); err != nil {
+			return err
 		}
 		if err := m.teardown.LetEnd(ctx, c); err != nil {
 			return fmt.Errorf("stop container %s: %w", record.ShortID(c.ID()), err)
@@ -67,4 +65,31 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 		}
 	}
 	return m.teardown.Kill(ctx, c)
+}
+
+// sendStopSignal sends a container its stop signal, unless a stop before this one has: a kubelet repeats StopContainer,
+// and many programs end at once when a second signal comes. Calls at the same time come here one after the other. The
+// record is written after the signal, so a berthd that is killed in between sends the signal twice and not never.
+func (m *Manager) sendStopSignal(ctx context.Context, c *index.Container) error {
+	release, err := c.Lock(ctx, "stop")
+	if err != nil {
+		return err
+	}
+	defer release()
+	r := c.Record()
+	if r.Phase != record.ContainerRunning || r.StopSignaled {
+		return nil
+	}
+	sig := r.StopSignal
+	if sig == 0 {
+		sig = syscall.SIGTERM
+	}
+	err = m.cfg.Keeper.Signal(ctx, c.ID(), sig, false)
+	switch {
+	case errors.Is(err, errdefs.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("send %v to container %s: %w", sig, record.ShortID(c.ID()), err)
+	}
+	return c.Update(record.Happened, func(r *record.Container) { r.StopSignaled = true })
 }

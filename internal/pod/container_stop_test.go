@@ -177,6 +177,78 @@ func TestAStartThatIsEndedLateIsNotMadeAgain(t *testing.T) {
 	}
 }
 
+// stubbornKeeper has containers that only SIGKILL ends, and counts the other signals.
+type stubbornKeeper struct {
+	memoryKeeper
+	fail    atomic.Bool // the next signal is not sent
+	signals atomic.Int32
+}
+
+func (k *stubbornKeeper) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	switch {
+	case sig == syscall.SIGKILL:
+		return k.memoryKeeper.Signal(ctx, id, sig, all)
+	case k.fail.Swap(false):
+		return errFault
+	}
+	k.signals.Add(1)
+	time.Sleep(time.Millisecond) // so that another stop comes meanwhile
+	return nil
+}
+
+// TestAStopSignalIsSentOnce, whatever number of stops there is: one after the other, at the same time, and after a
+// restart of berthd. The last timeout counts. Seen to fail with a signal for each stop, and without the container's
+// lock around it.
+func TestAStopSignalIsSentOnce(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	k := &stubbornKeeper{memoryKeeper: memoryKeeper{n.host}}
+	n.cfg.Keeper = k
+	n.restart()
+	stop := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		return n.StopContainer(ctx, id, time.Minute)
+	}
+	want := func(after string, signals int32) {
+		t.Helper()
+		if got := k.signals.Load(); got != signals {
+			t.Errorf("%s: %d stop signals, want %d", after, got, signals)
+		}
+	}
+	k.fail.Store(true)
+	if err := stop(); !errors.Is(err, errFault) {
+		t.Errorf("a signal that is not sent: %v", err)
+	}
+	want("a failure", 0)
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		go func() { errs <- stop() }()
+	}
+	for range cap(errs) {
+		if err := <-errs; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a stop of a container that goes on: %v", err)
+		}
+	}
+	want("stops at the same time", 1)
+	n.restart()
+	if err := stop(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a stop after a restart: %v", err)
+	}
+	want("a restart", 1)
+	if err := n.StopContainer(t.Context(), id, time.Millisecond); err != nil {
+		t.Error(err)
+	}
+	want("a shorter stop", 1)
+	if st := n.status(id); st.ExitCode != 128+int32(syscall.SIGKILL) {
+		t.Errorf("it has ended with %d", st.ExitCode)
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("stops")
+}
+
 // begin lets the program of startUnderWay begin.
 func (h *memoryHost) begin(id string) {
 	h.mu.Lock()

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -326,6 +327,37 @@ func TestAFrozenContainerDelaysNobody(t *testing.T) {
 	})
 	if s := stuck.Status(); s.State != cri.ContainerState_CONTAINER_EXITED {
 		t.Errorf("the frozen one is %v after stop", s.State)
+	}
+}
+
+// TestAStopThatIsRepeatedSendsNoSecondSignal, as a kubelet does that was restarted or whose deadline has passed: many
+// programs take a second SIGTERM for "end at once". berthd is restarted meanwhile too. Seen to fail with a signal for
+// each stop.
+func TestAStopThatIsRepeatedSendsNoSecondSignal(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("trap 'echo told' TERM; echo begun; while :; do sleep 0.1; done"))
+	c.WaitLog("begun")
+	stop := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(nodetest.Context(t), time.Second)
+		defer cancel()
+		if _, err := n.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID, Timeout: 60}); err == nil {
+			t.Error("a stop of what does not end has ended well")
+		}
+		c.WaitLog("told")
+	}
+	stop()
+	stop()
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	c.Stop(1)
+	if told := strings.Count(c.Log(), "told"); told != 1 {
+		t.Errorf("it was told to end %d times", told)
+	}
+	if s := c.Status(); s.ExitCode != 137 {
+		t.Errorf("it has ended with %d", s.ExitCode)
 	}
 }
 

@@ -50,10 +50,13 @@ type Container struct {
 	Cgroup string        `json:"cgroup"`
 	Label  ocispec.Label `json:"label,omitzero"` // of SELinux
 
-	User       model.User       `json:"user"`
-	StopSignal syscall.Signal   `json:"stopSignal"`
-	Resources  *model.Resources `json:"resources,omitempty"` // as created and updated
-	Process    *specs.Process   `json:"process,omitempty"`   // what an exec inherits
+	User       model.User     `json:"user"`
+	StopSignal syscall.Signal `json:"stopSignal"`
+	// StopSignaled: StopContainer has sent StopSignal, and another call does not send it again.
+	StopSignaled bool `json:"stopSignaled,omitempty"`
+
+	Resources *model.Resources `json:"resources,omitempty"` // as created and updated
+	Process   *specs.Process   `json:"process,omitempty"`   // what an exec inherits
 
 	CreatedAt  time.Time         `json:"createdAt"`
 	StartedAt  time.Time         `json:"startedAt,omitzero"`
