@@ -177,7 +177,9 @@ var fields = map[string]map[string]verdict{
 	"UpdatePodSandboxResourcesRequest": {
 		"pod_sandbox_id": works("TestAnUpdateOfAPodThatCannotBeIsRefused"),
 		"overhead":       works(podLimits),
-		"resources":      works(podLimits),
+		"resources": works(podLimits + " TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves").
+			but("a negative cpu_quota or memory_limit_in_bytes is no limit, and a cpu_quota of 1 to 999 is 1000: kubelets " +
+				"subtract the overhead from limits that are none"),
 	},
 
 	"CreateContainerRequest": {

@@ -1017,6 +1017,41 @@ func TestSignalsGoBothWays(t *testing.T) {
 	}
 }
 
+// TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves: kubelets up to 1.36 subtract the pod's overhead from "no limit"
+// too, and from a quota that is hardly more. The overhead itself, and the limits of a new pod, stay strict. Seen to fail
+// when the call was refused.
+func TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves(t *testing.T) {
+	d := open(t, slog.LevelError)
+	for _, c := range [][4]int64{ // quota and memory, as they are sent and as they are meant
+		{-1, -1, -1, -1}, {-25001, -33554433, -1, -1}, {500, 1 << 20, 1000, 1 << 20}, {1001, 0, 1001, 0}, {0, 5, 0, 5},
+	} {
+		limits := &api.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: c[0], MemoryLimitInBytes: c[1]}
+		_, err := d.UpdatePodSandboxResources(t.Context(),
+			&api.UpdatePodSandboxResourcesRequest{PodSandboxId: "p", Resources: limits})
+		if err != nil {
+			t.Errorf("%v: %v", c, err)
+			continue
+		}
+		got := d.rec.last("UpdateSandboxResources")[2].(*model.Resources)
+		if got.CPUQuota != c[2] || got.MemoryLimit != c[3] || got.CPUPeriod != 100000 {
+			t.Errorf("%v came as %+v", c, got)
+		}
+	}
+	for _, quota := range []int64{-2, 999} {
+		wrong := &api.LinuxContainerResources{CpuQuota: quota}
+		_, err := d.UpdatePodSandboxResources(t.Context(),
+			&api.UpdatePodSandboxResourcesRequest{PodSandboxId: "p", Overhead: wrong})
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("an overhead of %d: %v", quota, err)
+		}
+		req := sandboxRequest()
+		req.Config.Linux.Resources = wrong
+		if _, err := d.RunPodSandbox(t.Context(), req); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("a new pod with %d: %v", quota, err)
+		}
+	}
+}
+
 func TestACheckpointIsAskedFor(t *testing.T) {
 	d := open(t, slog.LevelError)
 	if _, err := d.CheckpointContainer(t.Context(),
