@@ -18,7 +18,7 @@ import (
 
 // chooseScore finds the oom_score_adj that the update gives. A kubelet sends the score with each change of the limits.
 // If it is the one that the client has sent before, nothing is changed: an NRI plugin may have given the container
-// another, and a process may have raised its own.
+// another.
 func (u *update) chooseScore() {
 	wanted := u.limits.OOMScoreAdj
 	if wanted == 0 || u.rec.Resources != nil && u.rec.Resources.OOMScoreAdj == wanted {
@@ -32,24 +32,35 @@ func (u *update) chooseScore() {
 	u.score = &score
 }
 
-// scoreProcesses changes how readily the kernel kills the processes of a running container when memory is short. Execs
-// to come get the score of the record, but for those of an OCI runtime's binary, which gives them the score of the
-// start.
+// scoreProcesses changes how readily the kernel kills the processes of a running container when memory is short. A
+// process that has given itself another score than the container's keeps it. Execs to come get the score of the record,
+// but for those of an OCI runtime's binary, which gives them the score of the start.
 func (u *update) scoreProcesses(context.Context) error {
 	if u.score == nil || u.rec.Phase != record.ContainerRunning {
 		return nil
 	}
 	u.scores = map[int]int{}
 	return u.eachProcess(func(pid int) error {
-		before, err := oomScore(pid)
+		now, err := oomScore(pid)
 		if err != nil {
 			return err
 		}
-		if _, seen := u.scores[pid]; !seen {
-			u.scores[pid] = before
+		before, seen := u.scores[pid]
+		if !seen {
+			before, u.scores[pid] = now, now
+		}
+		if !u.rescores(before) {
+			return nil
 		}
 		return setOOMScore(pid, *u.score)
 	})
+}
+
+// rescores tells whether the update changes the score of a process that had this one. A record of an earlier version
+// does not say which score is the container's: then all are changed.
+func (u *update) rescores(before int) bool {
+	p := u.rec.Process
+	return p == nil || p.OOMScoreAdj == nil || before == *p.OOMScoreAdj
 }
 
 // scoreBack gives the processes the scores that they had. A process that came meanwhile gets the container's.
@@ -65,6 +76,9 @@ func (u *update) scoreBack(context.Context) error {
 				return err
 			}
 			before = *u.rec.Process.OOMScoreAdj
+		}
+		if !u.rescores(before) {
+			return nil
 		}
 		return setOOMScore(pid, before)
 	})

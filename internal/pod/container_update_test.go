@@ -28,10 +28,12 @@ func process(t *testing.T) (pid int) {
 }
 
 // TestAnUpdateThatFailsChangesNothing, whichever of its calls fails: no limit that was changed before, no score of a
-// process, and nothing that clients are told. Seen to fail when the scores and the disk quotas were changed before the
-// cgroup, and stayed changed when the kernel refused that.
+// process, and nothing that clients are told. One that succeeds leaves the scores alone that processes have given
+// themselves. Seen to fail when the scores and the disk quotas were changed before the cgroup, and stayed changed when
+// the kernel refused that, and when all processes got the score of the update.
 func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
-	pid := process(t)
+	// The first has the container's score. The others have given themselves their own, one of them that of the update.
+	pids, own := []int{process(t), process(t), process(t)}, []int{800, 850, 900}
 	var id string
 	update := &model.Resources{
 		OOMScoreAdj: 900, MemoryLimit: 32 << 20, DiskQuota: map[string]string{"/": "20m", "/named": "5m"},
@@ -42,7 +44,7 @@ func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
 			Process   any
 			Spec      any
 			Quotas    []quota.Grant
-			Score     int
+			Scores    []int
 		}
 		look := func(n *memoryNode) (now all) {
 			_, c := n.index.ByID(id)
@@ -50,24 +52,32 @@ func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			score, err := oomScore(pid)
-			if err != nil {
-				t.Fatal(err)
+			var scores []int
+			for _, pid := range pids {
+				score, err := oomScore(pid)
+				if err != nil {
+					t.Fatal(err)
+				}
+				scores = append(scores, score)
 			}
 			r := c.Record()
-			return all{r.Resources, r.Process, spec, slices.Clone(n.host.grants), score}
+			return all{r.Resources, r.Process, spec, slices.Clone(n.host.grants), scores}
 		}
 		var before all
 		eachCall(t, false, func(n *memoryNode) {
-			if err := setOOMScore(pid, 800); err != nil {
-				t.Fatal(err)
+			for i, pid := range pids {
+				if err := setOOMScore(pid, own[i]); err != nil {
+					t.Fatal(err)
+				}
 			}
 			pod, err := n.RunSandbox(t.Context(), podConfig(), "")
 			if err == nil {
-				id, err = n.CreateContainer(t.Context(), pod, serverConfig())
+				cfg := serverConfig()
+				cfg.Resources.OOMScoreAdj = 800
+				id, err = n.CreateContainer(t.Context(), pod, cfg)
 			}
 			if err == nil && running {
-				n.host.members = []int{pid}
+				n.host.members = pids
 				err = n.StartContainer(t.Context(), id)
 			}
 			if err != nil {
@@ -85,7 +95,7 @@ func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
 			case failed && !reflect.DeepEqual(after, before):
 				t.Errorf("%s: it was %+v, and is %+v", what, before, after)
 			case !failed && (err != nil || after.Resources.MemoryLimit != 32<<20 || len(after.Quotas) <= len(before.Quotas) ||
-				running && after.Score != 900 || reflect.DeepEqual(after.Spec, before.Spec)):
+				running && !slices.Equal(after.Scores, []int{900, 850, 900}) || reflect.DeepEqual(after.Spec, before.Spec)):
 				t.Errorf("%s: the update changed %+v to %+v: %v", what, before, after, err)
 			}
 		})

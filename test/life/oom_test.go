@@ -68,8 +68,8 @@ func TestAnUpdateThatTheKernelRefusesChangesNoScore(t *testing.T) {
 }
 
 // TestAnUpdateThatSaysTheSameOOMScoreChangesNone: a kubelet sends the score with each change of the limits. A program
-// may have raised the score of a process of its own, as PostgreSQL does. Seen to fail where each update gave all
-// processes the score.
+// may have raised the score of a process of its own, as PostgreSQL does; it keeps that with another score too. Seen to
+// fail where each update gave all processes the score.
 func TestAnUpdateThatSaysTheSameOOMScoreChangesNone(t *testing.T) {
 	n := nodetest.Shared(t)
 	const script = "sh -c 'echo 700 >/proc/self/oom_score_adj; echo $$ >/pid; sleep 3600; :' & wait"
@@ -92,5 +92,16 @@ func TestAnUpdateThatSaysTheSameOOMScoreChangesNone(t *testing.T) {
 	}
 	if got := c.Status().GetResources().GetLinux(); got.GetOomScoreAdj() != 100 || got.GetCpuShares() != 512 {
 		t.Errorf("the status says %v", got)
+	}
+	if nodetest.Containerd() { // it changes no score
+		return
+	}
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{OomScoreAdj: 345},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Sh("cat /proc/1/oom_score_adj /proc/$(cat /pid)/oom_score_adj"); got != "345\n700" {
+		t.Errorf("with another score, got %q", got)
 	}
 }
