@@ -108,7 +108,7 @@ func (u *update) run(ctx context.Context) (err error) {
 // changeQuotas changes the disk quotas.
 func (u *update) changeQuotas(ctx context.Context) (err error) {
 	if len(u.limits.DiskQuota) > 0 {
-		u.restore, err = u.m.storage.UpdateQuotas(ctx, u.container.ContainerEntry, u.limits.DiskQuota)
+		u.restore, err = u.m.storage.UpdateQuotas(ctx, u.container.ContainerEntry, u.limits.DiskQuota, u.merged.DiskQuota)
 	}
 	return err
 }

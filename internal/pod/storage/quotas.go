@@ -146,33 +146,14 @@ func (q *Limits) Mark(ctx context.Context, ledger Quotas) error {
 	return nil
 }
 
-// UpdateQuotas changes limits of a container that exists, and adds those for what has none yet, all or nothing. restore
-// makes them what they were before.
+// UpdateQuotas changes limits of a container that exists, and adds those for what has none yet, all or nothing. sizes
+// are what the update says, and merged what holds with it: the keys that the container has already take part in the
+// plan, as at its creation. restore makes the limits what they were before.
 func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry,
-	sizes map[string]string) (restore func() error, err error) {
-	mounts, err := st.quotaMounts(c)
+	sizes, merged map[string]string) (restore func() error, err error) {
+	wants, err := st.changedQuotas(c, sizes, merged)
 	if err != nil {
 		return nil, err
-	}
-	groups, err := quota.Plan(sizes, quota.ID{}, 0, mounts)
-	if err != nil {
-		return nil, model.FieldUpdateDiskQuota.Wrong(err)
-	}
-	held := map[string]*quota.Grant{} // by directory
-	for _, grant := range st.Quotas.Held(c.ID()) {
-		for _, dir := range grant.Holders[c.ID()] {
-			held[dir] = grant
-		}
-	}
-	for _, g := range groups {
-		dirs := st.quotaDirs(c, g, mounts)
-		for _, dir := range dirs {
-			if held[dir] != held[dirs[0]] {
-				return nil, model.FieldUpdateDiskQuota.Wrong(fmt.Errorf(
-					"%q are to share one limit, and an update cannot change which paths share a limit: %w",
-					g.Paths, errdefs.ErrFailedPrecondition))
-			}
-		}
 	}
 	var changed []func() error // what undoes each change
 	restore = func() error {
@@ -182,27 +163,108 @@ func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry,
 		}
 		return errors.Join(errs...)
 	}
-	for _, g := range groups {
-		dirs := st.quotaDirs(c, g, mounts)
-		if before := held[dirs[0]]; before != nil {
+	for _, w := range wants {
+		if w.held != nil {
 			changed = append(changed, func() error {
-				_, err := st.Quotas.Resize(c.ID(), dirs[0], before.Limit)
+				_, err := st.Quotas.Resize(c.ID(), w.dirs[0], w.held.Limit)
 				return err
 			})
-			_, err = st.Quotas.Resize(c.ID(), dirs[0], g.Limit)
+			_, err = st.Quotas.Resize(c.ID(), w.dirs[0], w.group.Limit)
 		} else {
-			changed = append(changed, func() error { st.Quotas.Return(c.ID(), dirs...); return nil })
+			changed = append(changed, func() error { st.Quotas.Return(c.ID(), w.dirs...); return nil })
 			var grant *quota.Grant
-			if grant, err = st.Quotas.Take(ctx, c.ID(), quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
-				err = st.Quotas.Mark(ctx, grant.ID, dirs...)
+			if grant, err = st.Quotas.Take(ctx, c.ID(), quota.Want{Limit: w.group.Limit, Dirs: w.dirs}); err == nil {
+				err = st.Quotas.Mark(ctx, grant.ID, w.dirs...)
 			}
 		}
 		if err != nil {
-			err = fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
+			err = fmt.Errorf("disk quota of %q: %w", w.group.Paths, st.nameHolders(err))
 			return nil, errors.Join(err, restore())
 		}
 	}
 	return restore, nil
+}
+
+// newLimit is a limit that an update changes or adds.
+type newLimit struct {
+	group quota.Group
+	dirs  []string
+	held  *quota.Grant // nil: the directories have no limit yet
+}
+
+// changedQuotas are the limits that differ from what the container holds. It refuses an update after which other paths
+// would share a limit than now: errdefs.ErrFailedPrecondition.
+func (st *Store) changedQuotas(c *record.ContainerEntry, sizes, merged map[string]string) ([]newLimit, error) {
+	if err := quota.CheckSizes(sizes); err != nil {
+		return nil, model.FieldUpdateDiskQuota.Wrong(err)
+	}
+	if err := quota.CheckSizes(merged); err != nil { // each of them is right, so they contradict one another
+		return nil, shareOtherwise("with the sizes that the container has, %v", err)
+	}
+	mounts, err := st.quotaMounts(c)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := quota.Plan(merged, quota.ID{}, 0, mounts)
+	if err != nil {
+		return nil, model.FieldUpdateDiskQuota.Wrong(err)
+	}
+	held := map[string]*quota.Grant{} // by directory
+	for _, grant := range st.Quotas.Held(c.ID()) {
+		for _, dir := range grant.Holders[c.ID()] {
+			held[dir] = grant
+		}
+	}
+	limits := map[string]quota.Group{} // by directory
+	var changed []newLimit
+	for _, g := range groups {
+		w := newLimit{group: g, dirs: st.quotaDirs(c, g, mounts)}
+		w.held = held[w.dirs[0]]
+		together := w.dirs
+		if w.held != nil {
+			together = w.held.Holders[c.ID()]
+		}
+		for _, dir := range w.dirs {
+			if held[dir] != w.held {
+				return nil, shareOtherwise("%q are to share one limit", g.Paths)
+			}
+		}
+		if !st.shares(c, w.dirs, together) {
+			return nil, shareOtherwise("%q are to have a limit without others that share it", g.Paths)
+		}
+		for _, dir := range together {
+			if other, taken := limits[dir]; taken && other.Limit != g.Limit {
+				return nil, shareOtherwise("%q and %q have one limit, and are to have two sizes", other.Paths, g.Paths)
+			}
+			limits[dir] = g
+		}
+		if w.held == nil || w.held.Limit != g.Limit {
+			changed = append(changed, w)
+		}
+	}
+	return changed, nil
+}
+
+// shareOtherwise refuses an update for want of the same groups as at the creation.
+func shareOtherwise(format string, args ...any) error {
+	return model.FieldUpdateDiskQuota.Wrong(fmt.Errorf(format+
+		", and an update cannot change which paths share a limit: %w", append(args, errdefs.ErrFailedPrecondition)...))
+}
+
+// shares tells whether directories may get a limit that others have with them: there are no others, or it is the limit
+// of a handler, which the root file system and the volumes of the image share without a key that says so.
+func (st *Store) shares(c *record.ContainerEntry, dirs, together []string) bool {
+	root := rootfs.WritableDirs(st.Dirs.Container(c.ID()))
+	handlers := slices.Clone(root)
+	for _, volume := range st.imageVolumes(c) {
+		handlers = append(handlers, volume.Source)
+	}
+	for _, dir := range together {
+		if !slices.Contains(dirs, dir) && !(slices.Contains(together, root[0]) && slices.Contains(handlers, dir)) {
+			return false
+		}
+	}
+	return true
 }
 
 // nameHolders names the containers in an error that knows them by their IDs.
