@@ -28,6 +28,8 @@ type Grant struct {
 	Holders map[string][]string `json:"holders,omitempty"` // to their directories
 	// Clearing are directories that still bear the ID after their holder is gone.
 	Clearing []string `json:"clearing,omitempty"`
+	// Lost: the record could not be read. Files may have the ID, and nobody knows which.
+	Lost bool `json:"lost,omitempty"`
 }
 
 func (g *Grant) clone() *Grant {
@@ -109,13 +111,9 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 		log.Warn("the newest version of a record is spoilt, and its second file was read", "project", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
-		// Files with the ID go with their container. Until then the kernel counts blocks for the ID, and it is not given out.
-		log.Warn("forget a disk quota whose record cannot be read", "project", b.ID, "error", b.Err)
 		delete(loaded, b.ID)
-		if err := os.RemoveAll(l.records.Path(b.ID)); err != nil {
-			log.Error("remove the record of a disk quota", "project", b.ID, "error", err)
-		}
 	}
+	l.keepLost(broken)
 	for _, g := range loaded {
 		l.grants[g.ID] = g
 		for holder := range g.Holders {
@@ -160,7 +158,7 @@ func (l *Ledger) Reconcile(lives func(holder string) bool) {
 func (l *Ledger) limitAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, g := range l.grants {
+	for _, g := range l.grants { // one whose record is lost keeps the limit that the kernel has
 		for holder, dirs := range g.Holders {
 			if err := limit(dirs[0], g.ID, g.Limit); err != nil {
 				l.log.Error("set a disk quota again", "container_id", holder, "project", g.ID, "error", err)
@@ -176,7 +174,7 @@ func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error
 	if err := oneFileSystem(w.Dirs); err != nil {
 		return nil, err
 	}
-	if err := Check(w.Dirs[0]); err != nil {
+	if err := check(w.Dirs[0]); err != nil {
 		return nil, err
 	}
 	tried := map[string]bool{}
@@ -239,7 +237,7 @@ func (l *Ledger) choose(w Want) (*Grant, error) {
 	if id := w.ID.Number; id != 0 {
 		g := l.grants[id]
 		switch {
-		case g == nil:
+		case g == nil || g.lost():
 			return &Grant{ID: id, Limit: w.Limit, Chosen: true, Holders: map[string][]string{}}, nil
 		case !g.Chosen || g.Limit != w.Limit && len(g.Holders) > 0:
 			return nil, &HeldError{What: "quota ID " + recordName(id), Limit: g.Limit, Holders: g.holderList()}
@@ -259,7 +257,7 @@ func (l *Ledger) choose(w Want) (*Grant, error) {
 		if l.grants[id] != nil {
 			continue
 		}
-		used, err := Read(w.Dirs[0], id)
+		used, err := usageOf(w.Dirs[0], id)
 		if err != nil {
 			return nil, err
 		}
@@ -300,22 +298,21 @@ func (l *Ledger) clearing(dirs []string) (id uint32, dir string, wait <-chan str
 	return 0, "", nil
 }
 
-// Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else
-// is refused.
+// Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else is
+// refused: see takeOver.
 func (l *Ledger) Mark(ctx context.Context, id uint32, dirs ...string) error {
 	for _, dir := range dirs {
-		has, err := Project(dir)
-		if err != nil {
+		has, err := projectOf(dir)
+		switch {
+		case err != nil:
 			return err
+		case has == id: // all that was made in it since has it too
+		case has != 0:
+			err = l.markOver(ctx, dir, id, has)
+		default:
+			err = give(ctx, dir, id, 0)
 		}
-		if has != 0 && has != id {
-			return fmt.Errorf("%s has the project ID %d already, which another program has given it: %w", dir, has,
-				errdefs.ErrFailedPrecondition)
-		}
-		if has == id {
-			continue // all that was made in it since has it too
-		}
-		if err := mark(ctx, dir, id, 0); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -470,12 +467,12 @@ func (l *Ledger) startClearing(id uint32) {
 // clearOf takes an ID away from a directory and all that is in it. The directory may be gone with its container, or
 // have another holder's ID by now. It may also have no ID, and files in it have one that could not be cleared before.
 func clearOf(ctx context.Context, dir string, id uint32) error {
-	has, err := Project(dir)
+	has, err := projectOf(dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && has != 0 && has != id {
 		return nil
 	}
 	if err == nil {
-		err = mark(ctx, dir, 0, id)
+		err = give(ctx, dir, 0, id)
 	}
 	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOTSUP) {
 		return nil // a file system without IDs
@@ -487,6 +484,9 @@ func clearOf(ctx context.Context, dir string, id uint32) error {
 func (l *Ledger) forgetUnused(g *Grant, cleared []string) error {
 	if len(g.Holders) > 0 || len(g.Clearing) > 0 {
 		return l.records.SaveTwice(recordName(g.ID), g)
+	}
+	if g.lost() {
+		return l.forgetLost(g, filepath.Dir(l.records.Dir))
 	}
 	if len(cleared) == 0 {
 		cleared = []string{filepath.Dir(l.records.Dir)}

@@ -1017,9 +1017,9 @@ func TestSignalsGoBothWays(t *testing.T) {
 	}
 }
 
-// TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves: kubelets up to 1.36 subtract the pod's overhead from "no limit"
-// too, and from a quota that is hardly more. The overhead itself, and the limits of a new pod, stay strict. Seen to fail
-// when the call was refused.
+// TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves: kubelets up to 1.36 subtract the pod's overhead from "no
+// limit" too, and from a quota that is hardly more. The overhead itself, and the limits of a new pod, stay strict. Seen
+// to fail when the call was refused.
 func TestAnUpdateOfAPodTakesWhatAKubeletsSubtractionLeaves(t *testing.T) {
 	d := open(t, slog.LevelError)
 	for _, c := range [][4]int64{ // quota and memory, as they are sent and as they are meant

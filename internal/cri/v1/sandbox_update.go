@@ -25,9 +25,10 @@ func (s *runtimeService) UpdatePodSandboxResources(ctx context.Context, req *api
 }
 
 // withoutOverhead are the limits of a pod without its overhead as a kubelet means them. Those of 1.36 and before
-// subtract the overhead from the pod's limits without a look at them (subtractOverheadFromResourceConfig): from -1, which
-// is no limit, and from a small quota, of which less is left than the kernel takes. Such a quota becomes the smallest
-// one, as kubelets do elsewhere (MilliCPUToQuota). A refused call would have the resize of the pod refused for good.
+// subtract the overhead from the pod's limits without a look at them (subtractOverheadFromResourceConfig): from -1,
+// which is no limit, and from a small quota, of which less is left than the kernel takes. Such a quota becomes the
+// smallest one, as kubelets do elsewhere (MilliCPUToQuota). A refused call would have the resize of the pod refused for
+// good.
 func withoutOverhead(r *api.LinuxContainerResources) *api.LinuxContainerResources {
 	if r == nil {
 		return nil
