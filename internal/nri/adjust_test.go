@@ -245,6 +245,19 @@ func TestThePodsOwnClassOfRDTIsNone(t *testing.T) {
 	}
 }
 
+// Seen to fail where the reservation stayed above the limit, which was refused later.
+func TestAReservationIsNotAboveAPluginsLimitOfMemory(t *testing.T) {
+	for _, c := range []struct{ limit, reserved, plugin, want int64 }{
+		{100, 80, 50, 50}, {100, 80, 90, 80}, {100, 80, -1, 80}, {0, 80, 50, 50}, {100, -1, 50, -1}, {100, 0, 50, 0},
+	} {
+		plugin := &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(c.plugin)}}
+		got := resourcesOf(plugin, &model.Resources{MemoryLimit: c.limit, MemoryReservation: c.reserved})
+		if got.MemoryLimit != c.plugin || got.MemoryReservation != c.want {
+			t.Errorf("%+v: it becomes %d, with %d reserved", c, got.MemoryLimit, got.MemoryReservation)
+		}
+	}
+}
+
 // Seen to fail where the limit of swap stayed as the client had it: 200 was refused later, and 50 gave 50 of swap.
 func TestTheLimitOfSwapFollowsAPluginsLimitOfMemory(t *testing.T) {
 	for _, c := range []struct{ limit, swap, plugin, want int64 }{

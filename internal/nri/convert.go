@@ -197,6 +197,9 @@ func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources 
 			*swap = limit
 		}
 		out.MemoryLimit = limit
+		if limit > 0 {
+			out.MemoryReservation = min(out.MemoryReservation, limit) // nor may more be reserved
+		}
 	}
 	if swap := memory.GetSwap().GetValue(); swap != 0 {
 		out.MemorySwap = swap

@@ -819,6 +819,44 @@ func TestSwapFollowsAnUpdateOfMemoryAlone(t *testing.T) {
 	}
 }
 
+// TestAReservationFollowsAnUpdateOfMemoryAlone: one above the new limit becomes that limit, and one that was the limit
+// stays it. Seen to fail when the reservation stayed, and the limit was refused for a value that the client cannot see.
+func TestAReservationFollowsAnUpdateOfMemoryAlone(t *testing.T) {
+	for what, c := range map[string]struct{ memory, reserved, update, ask, want int64 }{
+		"the limit, less":       {memory: 100, reserved: 100, update: 50, want: 50},
+		"the limit, more":       {memory: 100, reserved: 100, update: 200, want: 200},
+		"half of it, less":      {memory: 100, reserved: 50, update: 60, want: 50},
+		"half of it, far less":  {memory: 100, reserved: 50, update: 20, want: 20},
+		"half of it, more":      {memory: 100, reserved: 50, update: 200, want: 50},
+		"none":                  {memory: 100, update: 50},
+		"-1":                    {memory: 100, reserved: -1, update: 50, want: -1},
+		"without a limit":       {reserved: 100, update: 50, want: 50},
+		"to no limit":           {memory: 100, reserved: 100, update: -1, want: 100},
+		"no change":             {memory: 100, reserved: 100, want: 100},
+		"asked for with it":     {memory: 100, reserved: 100, update: 50, ask: 20, want: 20},
+		"asked for, and higher": {memory: 100, reserved: 100, update: 50, ask: 60, want: -2},
+	} {
+		merged := MergeResources(&model.Resources{MemoryLimit: c.memory, MemoryReservation: c.reserved},
+			&model.Resources{MemoryLimit: c.update, MemoryReservation: c.ask})
+		err := CheckResources(merged, &Host{Cgroups: hierarchies(t, cgroup.V2)})
+		if refused := c.want == -2; refused != (err != nil) || !refused && merged.MemoryReservation != c.want {
+			t.Errorf("%s: %+v, want %d reserved: %v", what, merged, c.want, err)
+		}
+	}
+}
+
+// TestNoReservationIsNoneOnV2, where -1 would be the most that memory.low can protect. Seen to fail with -1.
+func TestNoReservationIsNoneOnV2(t *testing.T) {
+	for version, want := range map[cgroup.Version]int64{cgroup.V1: -1, cgroup.V2: nothingReserved} {
+		h := *host(t)
+		h.Cgroups = hierarchies(t, version)
+		out, err := Resources(&model.Resources{MemoryReservation: -1, KernelMemory: -1}, 0, &h)
+		if err != nil || *out.Memory.Reservation != want {
+			t.Errorf("version %v: %+v, %v", version, out, err)
+		}
+	}
+}
+
 // TestAnUpdateIsUndone: what had a limit before has it again, and what had none has none.
 func TestAnUpdateIsUndone(t *testing.T) {
 	v1, v2 := *host(t), *host(t)
@@ -858,8 +896,8 @@ func TestAnUpdateIsUndone(t *testing.T) {
 		t.Errorf("the limits from before were written to: %+v", before)
 	}
 	got = UndoResources(before, update, &v2)
-	if got.Memory.Reservation != nil {
-		t.Errorf("memory.low becomes %d", *got.Memory.Reservation)
+	if got.Memory.Reservation == nil || *got.Memory.Reservation != nothingReserved {
+		t.Errorf("memory.low becomes %v", got.Memory.Reservation) // the update's would stay
 	}
 	// The kernel refuses 0 in io.max, and nothing after it would be undone. Seen to fail with 0.
 	rates := []specs.LinuxThrottleDevice{rate(0, 120), rate(16, math.MaxUint64)}

@@ -81,6 +81,9 @@ func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResour
 			out.Memory = &specs.LinuxMemory{}
 		}
 		if reservation := r.MemoryReservation; reservation != 0 {
+			if reservation < 0 && h.Cgroups.Version == cgroup.V2 {
+				reservation = nothingReserved
+			}
 			out.Memory.Reservation = &reservation
 		}
 		if r.MemorySwappiness != nil {
@@ -117,7 +120,7 @@ func checkV1Memory(r *model.Resources, h *Host) error {
 		}
 	}
 	switch {
-	case r.KernelMemory == 0:
+	case r.KernelMemory <= 0: // no limit is what there is
 	case h.Cgroups.Version == cgroup.V2:
 		return model.LimitKernelMemory.Wrong(
 			unable("this host uses cgroup v2, whose memory limit has the kernel's memory in it"))
@@ -261,6 +264,13 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 			out.MemorySwap = 0 // without a limit of memory there is none of both
 		case stored.MemorySwap == stored.MemoryLimit, out.MemorySwap < out.MemoryLimit:
 			out.MemorySwap = out.MemoryLimit // who had no swap gets none
+		}
+	}
+	if update.MemoryLimit > 0 && update.MemoryReservation == 0 && out.MemoryReservation > 0 {
+		// Nor may what is reserved be above the limit. CRI v1 has no field for it, and a pod of 2016 that requests nothing
+		// has its limit reserved.
+		if stored.MemoryReservation == stored.MemoryLimit || out.MemoryReservation > out.MemoryLimit {
+			out.MemoryReservation = out.MemoryLimit
 		}
 	}
 	if update.CPUSetCPUs != "" {

@@ -13,6 +13,10 @@ const (
 	noLimit       int64  = -1
 	defaultPeriod uint64 = 100_000 // µs
 	defaultShares uint64 = 1024
+
+	// nothingReserved is what ends a reservation on cgroup v2, where -1 would have all memory protected and 0 is not
+	// written. The kernel counts whole pages, of which 1 byte is none.
+	nothingReserved int64 = 1
 )
 
 // UndoResources returns the limits that undo an update of a cgroup: those from before it, and no limit where there was
@@ -30,9 +34,11 @@ func UndoResources(before, update *specs.LinuxResources, h *Host) *specs.LinuxRe
 		out.Memory = copied(before.Memory)
 		unset(&out.Memory.Limit, memory.Limit, noLimit)
 		unset(&out.Memory.Swap, memory.Swap, noLimit)
-		if h.Cgroups.Version == cgroup.V1 { // of v2 it is what is protected, and 0 cannot be asked for
-			unset(&out.Memory.Reservation, memory.Reservation, noLimit)
+		reserved := noLimit
+		if h.Cgroups.Version == cgroup.V2 {
+			reserved = nothingReserved
 		}
+		unset(&out.Memory.Reservation, memory.Reservation, reserved)
 	}
 	if pids := update.Pids; pids != nil {
 		out.Pids = copied(before.Pids)

@@ -57,10 +57,12 @@ var pouchFields = map[string]map[string]verdict{
 		"blkio_device_read_IOps":  works(throttles),
 		"blkio_device_write_IOps": works(throttles),
 		"kernel_memory": refused("FailedPrecondition: "+
-			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either",
+			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either; -1 asks for no limit and is taken",
 			"TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
-		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness").
-			but("memory.low on cgroup v2, which protects [only in few cases](#reservations-of-memory-on-cgroup-v2)"),
+		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness " +
+			"TestAReservationFollowsAnUpdateOfMemoryAlone TestNoReservationIsNoneOnV2").
+			but("memory.low on cgroup v2, which protects [only in few cases](#reservations-of-memory-on-cgroup-v2); " +
+				"one above a new limit of memory becomes that limit"),
 		"memory_swappiness": works("TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused").
 			but("FailedPrecondition on cgroup v2, which has none"),
 		"ulimits": works("TestUlimitsAreTheContainers").but("of a running container they cannot change, " +

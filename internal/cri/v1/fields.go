@@ -61,8 +61,9 @@ func FieldNames() request.Names {
 	names := maps.Clone(fieldNames)
 	NameLimits(names, limitNames)
 	for limit, name := range annotatedLimits {
-		within := model.FieldContainerResources + "." + limit
-		names[within] = request.Path(`config.annotations["berth.dev/` + name + `"]`)
+		annotation := request.Path(`annotations["berth.dev/` + name + `"]`)
+		names[model.FieldContainerResources+"."+limit] = "config." + annotation
+		names[model.FieldUpdate+"."+limit] = annotation // an update is checked with what the container has
 	}
 	return names
 }

@@ -30,4 +30,8 @@ func TestFieldsHaveTheNamesOfTheRequest(t *testing.T) {
 			t.Errorf("%s calls %s %s and not %s", c.method, c.field, got, c.want)
 		}
 	}
+	err := model.FieldUpdate.Within(model.LimitMemoryReservation.Wrong(errors.New("it is wrong")))
+	if got := FieldNames().Text(err.Error(), err); got != `annotations["berth.dev/memory-reservation"]: it is wrong` {
+		t.Errorf("an update says: %s", got)
+	}
 }

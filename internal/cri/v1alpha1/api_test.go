@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
 	"path/filepath"
@@ -163,6 +164,21 @@ func goodContainer() *api.ContainerConfig {
 				Level: proto.String("l")},
 			User: &api.LinuxUser{Uid: proto.Int64(0), Gid: proto.Int64(0), AdditionalGids: []int64{7}},
 		},
+	}
+}
+
+// TestLimitsOfAPodHaveTheNamesOfTheRequest: a pod of 2016 has cores and bytes, as limits and requests.
+func TestLimitsOfAPodHaveTheNamesOfTheRequest(t *testing.T) {
+	for limit, want := range map[model.Field]string{
+		model.LimitCPUQuota:          "config.resources.cpu.limits: it is wrong",
+		model.LimitCPUShares:         "config.resources.cpu.requests: it is wrong",
+		model.LimitMemory:            "config.resources.memory.limits: it is wrong",
+		model.LimitMemoryReservation: "config.resources.memory.requests: it is wrong",
+	} {
+		err := model.FieldSandboxResources.Within(limit.Wrong(errors.New("it is wrong")))
+		if got := FieldNames().Text(err.Error(), err); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 

@@ -17,6 +17,11 @@ var fieldNames = request.Names{
 	model.FieldContainerLogPath:    "config.log_path",
 	model.FieldContainerMounts:     "config.mounts",
 
+	model.FieldSandboxResources + "." + model.LimitCPUQuota:          "config.resources.cpu.limits",
+	model.FieldSandboxResources + "." + model.LimitCPUShares:         "config.resources.cpu.requests",
+	model.FieldSandboxResources + "." + model.LimitMemory:            "config.resources.memory.limits",
+	model.FieldSandboxResources + "." + model.LimitMemoryReservation: "config.resources.memory.requests",
+
 	model.FieldContainerResources + "." + model.LimitCPUPeriod:   "config.linux.resources.cpu_period",
 	model.FieldContainerResources + "." + model.LimitCPUQuota:    "config.linux.resources.cpu_quota",
 	model.FieldContainerResources + "." + model.LimitCPUShares:   "config.linux.resources.cpu_shares",
