@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -261,6 +262,25 @@ type ContainerStatus struct {
 	ImageTag string
 	// VolumeImages are the IDs of the images that it mounts, in the order of its mounts.
 	VolumeImages []string
+	// VolumePaths are the directories of the named volumes that it mounts, in the order of its mounts.
+	VolumePaths []string
+}
+
+// Mounts are the mounts of its configuration, each named volume with its directory on the node.
+func (s *ContainerStatus) Mounts() []Mount {
+	if s.Config == nil {
+		return nil
+	}
+	if len(s.VolumePaths) == 0 {
+		return s.Config.Mounts
+	}
+	mounts, paths := slices.Clone(s.Config.Mounts), s.VolumePaths
+	for i := range mounts {
+		if mounts[i].Volume != "" && len(paths) > 0 {
+			mounts[i].HostPath, paths = paths[0], paths[1:]
+		}
+	}
+	return mounts
 }
 
 // ImageName is what people are shown as the container's image: the name that they gave, where the client tells it,

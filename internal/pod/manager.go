@@ -315,14 +315,15 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		state.Spread(dir)
 	}
 	m := &Manager{
-		cfg:        cfg,
-		log:        cfg.Log,
-		pods:       record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
-		containers: record.NewContainers(dirs.Containers(), cfg.Log),
-		index:      index.New(),
-		logs:       logs.New(),
-		dirs:       dirs,
+		cfg:   cfg,
+		log:   cfg.Log,
+		pods:  record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
+		index: index.New(),
+		logs:  logs.New(),
+		dirs:  dirs,
 	}
+	volumePath := func(name string) string { return m.storage.Volumes.Path(name) }
+	m.containers = record.NewContainers(dirs.Containers(), volumePath, cfg.Log)
 	m.settings.Store(&cfg.Settings)
 	m.pods.Metrics, m.containers.Metrics = cfg.Metrics, cfg.Metrics
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))

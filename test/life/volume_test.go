@@ -240,6 +240,11 @@ func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
 		ext.Volumes["/none/here"] == nil {
 		t.Errorf("the status has volumes %v", ext.Volumes)
 	}
+	for api, mounts := range map[string][]*cri.Mount{"v1alpha2": st.Mounts, "v1": first.Status().Mounts} {
+		if len(mounts) != 1 || mounts[0].HostPath != path { // seen to fail without the path
+			t.Errorf("%s: the status has mounts %v", api, mounts)
+		}
+	}
 	// In use, by a running container and by an ended one, it stays.
 	for _, c := range []*nodetest.Container{first, second} {
 		err := removeVolume(t, n, name)

@@ -45,7 +45,7 @@ var pouchFields = map[string]map[string]verdict{
 	"RemoveVolumeRequest":     {"volume_name": works(namedVolume)},
 	"Mount": {
 		"name": works(namedVolume + " TestAVolumeIsFilledWhileItIsEmpty").
-			but("in place of host_path: with both, InvalidArgument"),
+			but("in place of host_path: with both, InvalidArgument; a status has both"),
 	},
 	"LinuxContainerResources": {
 		"disk_quota":   works(quotas).but("FailedPrecondition where the file system has no project quotas"),

@@ -215,10 +215,10 @@ func toMountOptions(c *check, p path, in []string) []string {
 
 // fromMounts are the mounts of a container. An image is named by its ID, by which a kubelet asks for its digest:
 // another image may have the name by now that the client gave, which stands beside it.
-func fromMounts(d Dialect, st *model.ContainerStatus, mounts []model.Mount) []*api.Mount {
+func fromMounts(d Dialect, st *model.ContainerStatus) []*api.Mount {
 	var out []*api.Mount
 	ids := st.VolumeImages
-	for _, m := range mounts {
+	for _, m := range st.Mounts() {
 		mount := fromMount(d, m)
 		if m.Image != nil && len(ids) > 0 {
 			spec := mount.Image

@@ -62,7 +62,7 @@ func fromContainerStatus(d Dialect, st *model.ContainerStatus) *api.ContainerSta
 	if st.Config != nil {
 		out.Image.Image = st.ImageName()
 	}
-	out.Mounts = fromMounts(d, st, cfg.Mounts)
+	out.Mounts = fromMounts(d, st)
 	if st.Resources != nil {
 		out.Resources = &api.ContainerResources{Linux: fromResources(st.Resources)}
 	}

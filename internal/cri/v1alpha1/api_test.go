@@ -167,6 +167,16 @@ func goodContainer() *api.ContainerConfig {
 	}
 }
 
+// TestANamedVolumeHasItsDirectoryInTheStatus. Seen to fail with the mounts of the configuration.
+func TestANamedVolumeHasItsDirectoryInTheStatus(t *testing.T) {
+	st := fromContainerStatus(&model.ContainerStatus{VolumePaths: []string{"/volumes/data"}, Config: &model.ContainerConfig{
+		Mounts: []model.Mount{{ContainerPath: "/a", HostPath: "/b"}, {ContainerPath: "/c", Volume: "data"}}}})
+	if m := st.Mounts; len(m) != 2 || m[0].GetHostPath() != "/b" || m[1].GetHostPath() != "/volumes/data" ||
+		m[1].GetName() != "data" {
+		t.Errorf("mounts %v", m)
+	}
+}
+
 // TestLimitsOfAPodHaveTheNamesOfTheRequest: a pod of 2016 has cores and bytes, as limits and requests.
 func TestLimitsOfAPodHaveTheNamesOfTheRequest(t *testing.T) {
 	for limit, want := range map[model.Field]string{

@@ -45,7 +45,7 @@ func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
 		}
 		out.Reason = proto.String(why)
 	}
-	for _, m := range st.Config.Mounts {
+	for _, m := range st.Mounts() {
 		out.Mounts = append(out.Mounts, fromMount(m))
 	}
 	return out

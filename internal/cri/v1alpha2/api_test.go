@@ -232,8 +232,9 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 	}
 
 	d.status = &model.ContainerStatus{ID: "c", Config: c, State: model.ContainerPaused, CreatedAt: time.Unix(1, 0),
-		Resources: c.Resources,
-		Volumes:   []string{"/data"}, QuotaID: "16777216", Env: []model.EnvVar{{Key: "K", Value: "\xff"}}}
+		Resources:   c.Resources,
+		VolumePaths: []string{"/volumes/vol"},
+		Volumes:     []string{"/data"}, QuotaID: "16777216", Env: []model.EnvVar{{Key: "K", Value: "\xff"}}}
 	resp, err := d.v1alpha2.ContainerStatus(t.Context(), &api.ContainerStatusRequest{ContainerId: "c"})
 	if err != nil {
 		t.Fatal(err)
@@ -250,7 +251,7 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 	reread(t, st.Image, spec)
 	if st.State != containerPause || !proto.Equal(told, resources()) || linux.CpuShares != 512 ||
 		linux.MemoryLimitInBytes != 100 ||
-		mount.Name != "vol" || spec.SpecAnnotations["a"] != "b" || ext.QuotaId != "16777216" || ext.Volumes["/data"] == nil ||
+		mount.Name != "vol" || st.Mounts[0].HostPath != "/volumes/vol" || spec.SpecAnnotations["a"] != "b" || ext.QuotaId != "16777216" || ext.Volumes["/data"] == nil ||
 		len(ext.Envs) != 1 || ext.Envs[0].Key != "K" || string(ext.Envs[0].Value) != "\xff" {
 		t.Errorf("%v, %v, %v", st, ext, told)
 	}

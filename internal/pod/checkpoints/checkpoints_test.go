@@ -57,7 +57,7 @@ func newCheckpointer(t *testing.T) *Checkpointer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	return &Checkpointer{
-		Containers: record.NewContainers(t.TempDir(), log), Log: log, Settings: func() Settings { return Settings{} },
+		Containers: record.NewContainers(t.TempDir(), nil, log), Log: log, Settings: func() Settings { return Settings{} },
 	}
 }
 

@@ -60,7 +60,7 @@ func newContainers(x *index.Index, ids ...string) (pod record.Sandbox, list []*i
 		if id == "ended" {
 			phase = record.ContainerExited
 		}
-		c := index.NewContainer(record.NewContainers("/none", log).New(id, record.Container{
+		c := index.NewContainer(record.NewContainers("/none", nil, log).New(id, record.Container{
 			ID: id, SandboxID: "a", Phase: phase, Config: &model.ContainerConfig{},
 		}), s)
 		x.AdoptContainer(c)

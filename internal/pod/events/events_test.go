@@ -42,7 +42,7 @@ func TestAnEventNamesNoContainerThatIsBeingMade(t *testing.T) {
 	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, log)
 	s := index.NewSandbox(pods.New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
 	x.AdoptSandbox(s)
-	table := record.NewContainers(t.TempDir(), log)
+	table := record.NewContainers(t.TempDir(), nil, log)
 	for _, phase := range []record.ContainerPhase{record.ContainerCreating, record.ContainerCreated} {
 		id := string(phase)
 		r := record.Container{ID: id, SandboxID: "pod", Phase: phase, Config: &model.ContainerConfig{}}

@@ -48,7 +48,7 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{
 		Index:      New(),
 		pods:       record.NewSandboxes(t.TempDir(), func(string) string { return "" }, log),
-		containers: record.NewContainers(t.TempDir(), log),
+		containers: record.NewContainers(t.TempDir(), nil, log),
 	}
 }
 
@@ -228,7 +228,7 @@ func TestAPodIsNotRemovedWhileAContainerOfItStarts(t *testing.T) {
 func TestAPodsContainersAreFoundWithoutTheOthers(t *testing.T) {
 	x := New()
 	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, slog.New(slog.DiscardHandler))
-	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
+	containers := record.NewContainers(t.TempDir(), nil, slog.New(slog.DiscardHandler))
 	pod := func(id string) *Sandbox {
 		return NewSandbox(pods.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{}}))
 	}

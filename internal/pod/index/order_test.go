@@ -16,7 +16,7 @@ import (
 func TestAnAttemptIsCreatedAfterTheOnesBefore(t *testing.T) {
 	x := New()
 	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, slog.New(slog.DiscardHandler))
-	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
+	containers := record.NewContainers(t.TempDir(), nil, slog.New(slog.DiscardHandler))
 	web := model.SandboxMetadata{Name: "web", Namespace: "default", UID: "1"}
 	sandboxAt := func(id string, meta model.SandboxMetadata, at time.Time) *Sandbox {
 		s := NewSandbox(pods.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{Metadata: meta}, CreatedAt: at}))

@@ -98,8 +98,9 @@ type (
 	ContainerEntry = Entry[Container, model.ContainerStatus]
 )
 
-// NewContainers returns the empty table of the containers whose records are below dir.
-func NewContainers(dir string, log *slog.Logger) *Containers {
+// NewContainers returns the empty table of the containers whose records are below dir. volumePath says where a named
+// volume is, for statuses; nil: they do not tell it.
+func NewContainers(dir string, volumePath func(name string) string, log *slog.Logger) *Containers {
 	return &Containers{
 		files: state.Records{Dir: dir, File: "container.json"},
 		log:   log,
@@ -116,12 +117,12 @@ func NewContainers(dir string, log *slog.Logger) *Containers {
 			},
 			phase:  func(r *Container) string { return string(r.Phase) },
 			lasts:  func(r *Container) bool { return r.Phase.lasts() },
-			status: containerStatus,
+			status: func(r *Container) *model.ContainerStatus { return containerStatus(r, volumePath) },
 		},
 	}
 }
 
-func containerStatus(of *Container) *model.ContainerStatus {
+func containerStatus(of *Container, volumePath func(name string) string) *model.ContainerStatus {
 	r := *of // a copy: what the status points to must not change
 	state := model.ContainerUnknown
 	switch r.Phase {
@@ -160,7 +161,21 @@ func containerStatus(of *Container) *model.ContainerStatus {
 
 		ImageTag:     r.ImageTag,
 		VolumeImages: r.VolumeImages,
+		VolumePaths:  volumePaths(r.Config, volumePath),
 	}
+}
+
+// volumePaths are where the named volumes of a container are, in the order of its mounts.
+func volumePaths(cfg *model.ContainerConfig, volumePath func(name string) string) (paths []string) {
+	if cfg == nil || volumePath == nil {
+		return nil
+	}
+	for _, m := range cfg.Mounts {
+		if m.Volume != "" {
+			paths = append(paths, volumePath(m.Volume))
+		}
+	}
+	return paths
 }
 
 // environment returns the environment variables of a process.

@@ -16,7 +16,7 @@ import (
 
 func newTable(t *testing.T) *Containers {
 	t.Helper()
-	return NewContainers(filepath.Join(t.TempDir(), "containers"), slog.New(slog.DiscardHandler))
+	return NewContainers(filepath.Join(t.TempDir(), "containers"), nil, slog.New(slog.DiscardHandler))
 }
 
 func newEntry(table *Containers, id string) *ContainerEntry {

@@ -88,7 +88,7 @@ func TestLayersStayWhileAContainerHasAnImageThatIsLost(t *testing.T) {
 			log, dir, store := slog.New(slog.DiscardHandler), t.TempDir(), &noImages{}
 			dirOf := func(string) string { return dir }
 			rc := &Recovery{Index: index.New(), Images: store, Log: log, Ctx: t.Context(),
-				Containers: record.NewContainers(filepath.Join(dir, "containers"), log)}
+				Containers: record.NewContainers(filepath.Join(dir, "containers"), nil, log)}
 			pod := record.NewSandboxes(filepath.Join(dir, "pods"), dirOf, log).New("pod",
 				record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}})
 			rc.Index.AdoptSandbox(index.NewSandbox(pod))
@@ -123,7 +123,7 @@ func TestWhatIsLeftOfACheckpointIsRemovedOnceBerthdServes(t *testing.T) {
 	for what, gone := range map[string]bool{"of a container": false, "of one that is removed meanwhile": true} {
 		t.Run(what, func(t *testing.T) {
 			log, dir := slog.New(slog.DiscardHandler), t.TempDir()
-			containers := record.NewContainers(filepath.Join(dir, "containers"), log)
+			containers := record.NewContainers(filepath.Join(dir, "containers"), nil, log)
 			rc := &Recovery{Index: index.New(), Keeper: &statusKeeper{}, Log: log, Ctx: t.Context(), Containers: containers,
 				Checkpoints: &checkpoints.Checkpointer{Containers: containers, Log: log}}
 			pod := index.NewSandbox(record.NewSandboxes(filepath.Join(dir, "pods"), func(string) string { return dir }, log).

@@ -78,7 +78,7 @@ func newFixture(t *testing.T) *fixture {
 		Dirs: &layout.Dirs{Root: t.TempDir(), State: t.TempDir()}, Images: f.images, Rootfs: f.rootfs,
 		Names: func(ids []string) []string { return ids },
 	}
-	f.table = record.NewContainers(f.Dirs.Containers(), slog.New(slog.DiscardHandler))
+	f.table = record.NewContainers(f.Dirs.Containers(), nil, slog.New(slog.DiscardHandler))
 	return f
 }
 

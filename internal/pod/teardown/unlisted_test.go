@@ -62,7 +62,7 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 		Keeper: k, Log: slog.New(slog.DiscardHandler),
 		Cgroups: cgroups.New(t.Context(), cgroups.Config{Records: t.TempDir()}),
 	}
-	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
+	containers := record.NewContainers(t.TempDir(), nil, slog.New(slog.DiscardHandler))
 	c := index.NewContainer(containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
 	if lived, over := td.EndUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
 		t.Errorf("lived %v, ended %v, the keeper was asked to delete %v", lived, over, k.deleted)

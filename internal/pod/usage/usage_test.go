@@ -40,7 +40,7 @@ func TestAPodsUsageHasItsRunningContainers(t *testing.T) {
 		}),
 	}
 	pods := record.NewSandboxes(dirs.Pods(), dirs.NetNS, log)
-	table := record.NewContainers(dirs.Containers(), log)
+	table := record.NewContainers(dirs.Containers(), nil, log)
 	node := model.SandboxSecurity{Namespaces: model.NamespaceOptions{Network: model.NamespaceNode}}
 	var list []*index.Sandbox
 	for _, id := range []string{"a", "b"} {
