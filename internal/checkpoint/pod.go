@@ -21,7 +21,7 @@ import (
 	"berth/internal/sparse"
 )
 
-// PodFile is in the directory of a pod's checkpoint, and says what else is in it. It is written last.
+// PodFile is in the directory of a pod's checkpoint, and says what else is in it. It is written when all else is there.
 const PodFile = "pod.json"
 
 // podVersion is that of the format of PodFile, and of the directory.

@@ -57,7 +57,7 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	}
 	// The intent: the archive is written beside its place, and that may be on another file system than all else here.
 	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+record.NewID()[:16])
-	if err := m.checkpoints.Begin(c.ContainerEntry, temp, ""); err != nil {
+	if err := m.checkpoints.Begin(c.ContainerEntry, temp); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	err = m.checkpoints.Archive(ctx, c.ContainerEntry, &r, temp, c.LoadSpec)

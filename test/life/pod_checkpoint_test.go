@@ -356,8 +356,8 @@ func TestAPodsCheckpointThatIsCutOffLeavesThePodAlive(t *testing.T) {
 				waitCount(t, b, last(b))
 			}
 			nodetest.Eventually(t, 30*time.Second, "nothing is left over", func() error {
-				if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
-					return fmt.Errorf("there is %v", left)
+				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+					return fmt.Errorf("there is %v, %w", left, err)
 				}
 				return nil
 			})

@@ -57,7 +57,8 @@ var pouchFields = map[string]map[string]verdict{
 		"blkio_device_read_IOps":  works(throttles),
 		"blkio_device_write_IOps": works(throttles),
 		"kernel_memory": refused("FailedPrecondition: "+
-			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either; -1 asks for no limit and is taken",
+			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either; "+
+			"-1 asks for no limit and is taken",
 			"TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
 		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness " +
 			"TestAReservationFollowsAnUpdateOfMemoryAlone TestNoReservationIsNoneOnV2").

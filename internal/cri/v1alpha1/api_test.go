@@ -169,8 +169,10 @@ func goodContainer() *api.ContainerConfig {
 
 // TestANamedVolumeHasItsDirectoryInTheStatus. Seen to fail with the mounts of the configuration.
 func TestANamedVolumeHasItsDirectoryInTheStatus(t *testing.T) {
-	st := fromContainerStatus(&model.ContainerStatus{VolumePaths: []string{"/volumes/data"}, Config: &model.ContainerConfig{
-		Mounts: []model.Mount{{ContainerPath: "/a", HostPath: "/b"}, {ContainerPath: "/c", Volume: "data"}}}})
+	mounts := []model.Mount{{ContainerPath: "/a", HostPath: "/b"}, {ContainerPath: "/c", Volume: "data"}}
+	st := fromContainerStatus(&model.ContainerStatus{
+		VolumePaths: []string{"/volumes/data"}, Config: &model.ContainerConfig{Mounts: mounts},
+	})
 	if m := st.Mounts; len(m) != 2 || m[0].GetHostPath() != "/b" || m[1].GetHostPath() != "/volumes/data" ||
 		m[1].GetName() != "data" {
 		t.Errorf("mounts %v", m)

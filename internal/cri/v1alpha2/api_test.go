@@ -251,7 +251,8 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 	reread(t, st.Image, spec)
 	if st.State != containerPause || !proto.Equal(told, resources()) || linux.CpuShares != 512 ||
 		linux.MemoryLimitInBytes != 100 ||
-		mount.Name != "vol" || st.Mounts[0].HostPath != "/volumes/vol" || spec.SpecAnnotations["a"] != "b" || ext.QuotaId != "16777216" || ext.Volumes["/data"] == nil ||
+		mount.Name != "vol" || st.Mounts[0].HostPath != "/volumes/vol" ||
+		spec.SpecAnnotations["a"] != "b" || ext.QuotaId != "16777216" || ext.Volumes["/data"] == nil ||
 		len(ext.Envs) != 1 || ext.Envs[0].Key != "K" || string(ext.Envs[0].Value) != "\xff" {
 		t.Errorf("%v, %v, %v", st, ext, told)
 	}

@@ -167,14 +167,24 @@ func describe(r *record.Container, spec *specs.Spec, dir string, deleted []strin
 	return checkpoint.WriteMetadata(dir, config, spec, deleted)
 }
 
-// Begin records where a checkpoint of a container is being written: see CheckpointTemp and CheckpointPod in the record.
-// What is left of an earlier one is removed before, since nothing would name it any more.
-func (k *Checkpointer) Begin(c *record.ContainerEntry, temp, pod string) error {
+// Begin records where a checkpoint of a container is being written: see CheckpointTemp in the record. What is left of
+// an earlier one is removed before, since nothing would name it any more.
+func (k *Checkpointer) Begin(c *record.ContainerEntry, temp string) error {
+	return k.begin(c, temp, "", "")
+}
+
+// begin is Begin for a container, and for one of a pod: see CheckpointPod and CheckpointMark.
+func (k *Checkpointer) begin(c *record.ContainerEntry, temp, pod, mark string) error {
 	if err := k.Clean(c); err != nil {
 		return fmt.Errorf("remove what is left of an earlier checkpoint: %w", err)
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = temp, pod })
+	return c.Update(record.Save, func(r *record.Container) {
+		r.CheckpointTemp, r.CheckpointPod, r.CheckpointMark = temp, pod, mark
+	})
 }
+
+// forget takes out of a record what begin has written.
+func forget(r *record.Container) { r.CheckpointTemp, r.CheckpointPod, r.CheckpointMark = "", "", "" }
 
 // Clean removes what a checkpoint leaves beside its archive, or has left of the checkpoint of a pod. It is idempotent.
 // The files may be on a file system that does not answer.
@@ -186,26 +196,35 @@ func (k *Checkpointer) Clean(c *record.ContainerEntry) error {
 	if err := k.RemoveParts(&r); err != nil {
 		return err
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
+	return c.Update(record.Save, forget)
 }
 
 // RemoveParts removes the files that a container's record names, as Clean does, for a container that is gone itself.
 func (k *Checkpointer) RemoveParts(r *record.Container) error {
 	err := os.RemoveAll(filepath.Join(k.Containers.Path(r.ID), checkpointDir))
-	err = errors.Join(err, os.RemoveAll(r.CheckpointTemp))
-	if r.CheckpointPod != "" {
-		err = errors.Join(err, removePod(r.CheckpointPod))
+	if r.CheckpointPod == "" {
+		return errors.Join(err, os.RemoveAll(r.CheckpointTemp))
 	}
-	return err
+	return errors.Join(err, removePod(r.CheckpointPod, r.CheckpointMark))
 }
 
-// removePod removes an unfinished checkpoint of a pod, whose description is or would be the file. The records of some
-// of its containers may not name their parts any more.
-func removePod(file string) error {
+// removePod removes an unfinished checkpoint of a pod, whose description is or would be the file. Without the mark, the
+// checkpoint is finished and the client's, or another container's record has had it removed: the record that names it
+// may be an older version, as when the newest one is damaged. A record of an earlier version of Berth names no mark, so
+// nothing is removed. The mark goes last.
+func removePod(file, mark string) error {
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
 	dir := filepath.Dir(file)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if rerr := os.Remove(file); !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
 	}
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
@@ -215,10 +234,10 @@ func removePod(file string) error {
 			}
 		}
 	}
-	if rerr := os.Remove(file); !errors.Is(rerr, fs.ErrNotExist) {
-		err = errors.Join(err, rerr)
+	if err != nil {
+		return err
 	}
-	return err
+	return os.Remove(mark)
 }
 
 // openRegular opens a regular file. What leads elsewhere or waits for a writer is refused: containers write to the

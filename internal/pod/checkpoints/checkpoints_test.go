@@ -219,7 +219,7 @@ func TestACheckpointBeginsWithNothingOfTheLast(t *testing.T) {
 	})
 	write(t, filepath.Join(k.Containers.Path("c"), checkpointDir, "images/pages-1.img"), "")
 	write(t, temp, "")
-	if err := k.Begin(c, temp+"2", ""); err != nil {
+	if err := k.Begin(c, temp+"2"); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{filepath.Join(k.Containers.Path("c"), checkpointDir), temp} {
@@ -237,8 +237,9 @@ func TestACheckpointBeginsWithNothingOfTheLast(t *testing.T) {
 func TestAllOfAPodsCheckpointIsRemovedByTheLastOfItsContainers(t *testing.T) {
 	k := newCheckpointer(t)
 	dir := t.TempDir()
-	pod := filepath.Join(dir, checkpoint.PodFile)
+	pod, mark := filepath.Join(dir, checkpoint.PodFile), filepath.Join(dir, unfinished+"1")
 	write(t, pod, "{}")
+	write(t, mark, "")
 	for i := range 3 {
 		write(t, filepath.Join(dir, checkpoint.ContainerDir(i), "checkpoint/pages-1.img"), "")
 	}
@@ -246,6 +247,7 @@ func TestAllOfAPodsCheckpointIsRemovedByTheLastOfItsContainers(t *testing.T) {
 	c := k.Containers.New("c", record.Container{
 		ID: "c", Phase: record.ContainerRunning, Config: &model.ContainerConfig{},
 		CheckpointTemp: filepath.Join(dir, checkpoint.ContainerDir(1)), CheckpointPod: pod,
+		CheckpointMark: mark,
 	})
 	if err := errors.Join(os.MkdirAll(k.Containers.Path("c"), 0o700), k.Clean(c)); err != nil {
 		t.Fatal(err)

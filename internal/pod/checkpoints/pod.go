@@ -2,9 +2,7 @@ package checkpoints
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/checkpoint"
+	"berth/internal/disk"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/liblog"
 	"berth/internal/model"
@@ -35,7 +34,8 @@ type Member struct {
 
 // Pod writes a checkpoint of a pod's containers to an empty directory. All of them stand still before the first is
 // written down, and until the last is. When this fails, nothing is left in the directory; the records of the containers
-// name what is made, for a berthd that is killed meanwhile.
+// name what is made, for a berthd that is killed meanwhile. A file in the directory marks the checkpoint as unfinished.
+// Once that is gone, nobody but the client removes what is there, whatever a record says.
 func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
 	release, alone := k.Hold(dir)
 	defer release()
@@ -47,13 +47,20 @@ func (k *Checkpointer) Pod(ctx context.Context, pod *model.SandboxMetadata, memb
 		return err
 	}
 	err := k.writePod(ctx, pod, members, dir)
-	if err == nil {
-		err = k.keep(members)
-	}
 	if err != nil {
-		k.discard(members, dir)
+		k.discard(members)
+		return err
 	}
-	return err
+	// A power cut must not bring the mark back either.
+	if err := disk.SyncDir(dir); err != nil {
+		k.Log.Warn("write the directory of a checkpoint to the disk", "directory", dir, "error", err)
+	}
+	for _, m := range members {
+		if err := m.Container.Update(record.Happened, forget); err != nil {
+			k.Log.Error("record the end of a checkpoint", "container_id", m.Container.ID(), "error", err)
+		}
+	}
+	return nil
 }
 
 // Hold keeps checkpoints of pods out of a directory until it is released. alone says that nobody else holds it.
@@ -75,11 +82,16 @@ func (k *Checkpointer) Hold(dir string) (release func(), alone bool) {
 }
 
 func (k *Checkpointer) writePod(ctx context.Context, pod *model.SandboxMetadata, members []*Member, dir string) error {
+	// No other checkpoint has this name, so that the records of an earlier one in the directory are not about this one.
+	mark := filepath.Join(dir, unfinished+record.NewID()[:16])
 	for i, m := range members {
 		m.dir = filepath.Join(dir, checkpoint.ContainerDir(i))
-		if err := k.Begin(m.Container, m.dir, filepath.Join(dir, checkpoint.PodFile)); err != nil {
+		if err := k.begin(m.Container, m.dir, filepath.Join(dir, checkpoint.PodFile), mark); err != nil {
 			return err
 		}
+	}
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		return err
 	}
 	if err := k.cut(ctx, members); err != nil {
 		return err
@@ -92,8 +104,14 @@ func (k *Checkpointer) writePod(ctx context.Context, pod *model.SandboxMetadata,
 			Command: cfg.Command, Args: cfg.Args, WorkingDir: cfg.WorkingDir, Env: cfg.Env,
 		})
 	}
-	return checkpoint.WritePod(dir, &found)
+	if err := checkpoint.WritePod(dir, &found); err != nil {
+		return err
+	}
+	return os.Remove(mark)
 }
+
+// unfinished begins the name of the file that marks the checkpoint of a pod as unfinished.
+const unfinished = ".berth-unfinished-"
 
 // cut freezes all containers, writes each down and copies its files, and thaws them all.
 func (k *Checkpointer) cut(ctx context.Context, members []*Member) error {
@@ -174,30 +192,12 @@ func (k *Checkpointer) writeDown(ctx context.Context, m *Member, timeout time.Du
 	return describe(&r, spec, m.dir, deleted)
 }
 
-// keep takes out of the containers' records what is the caller's now.
-func (k *Checkpointer) keep(members []*Member) error {
+// discard removes what was written.
+func (k *Checkpointer) discard(members []*Member) {
 	for _, m := range members {
-		err := m.Container.Update(record.Save, func(r *record.Container) { r.CheckpointTemp, r.CheckpointPod = "", "" })
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// discard removes what was written, also of a container whose record does not name it any more.
-func (k *Checkpointer) discard(members []*Member, dir string) {
-	for _, m := range members {
-		err := k.Clean(m.Container)
-		if m.dir != "" {
-			err = errors.Join(err, os.RemoveAll(m.dir))
-		}
-		if err != nil {
+		if err := k.Clean(m.Container); err != nil {
 			k.Log.Error("remove what is left of a checkpoint", "container_id", m.Container.ID(), "error", err)
 		}
-	}
-	if err := os.Remove(filepath.Join(dir, checkpoint.PodFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		k.Log.Error("remove what is left of a checkpoint", "file", filepath.Join(dir, checkpoint.PodFile), "error", err)
 	}
 }
 

@@ -74,9 +74,10 @@ type Container struct {
 	Restored *Restored `json:"restored,omitempty"`
 	// CheckpointTemp is a file outside of the container's directory to which an archive of a checkpoint is being written,
 	// or the directory to which the container's part of a pod's checkpoint is. CheckpointPod is the file that describes
-	// the latter.
+	// the latter, and CheckpointMark a file that is beside it until the checkpoint is finished.
 	CheckpointTemp string `json:"checkpointTemp,omitempty"`
 	CheckpointPod  string `json:"checkpointPod,omitempty"`
+	CheckpointMark string `json:"checkpointMark,omitempty"`
 }
 
 // Restored says which checkpoint a container was created from.

@@ -129,11 +129,12 @@ func TestWhatIsLeftOfACheckpointIsRemovedOnceBerthdServes(t *testing.T) {
 			pod := index.NewSandbox(record.NewSandboxes(filepath.Join(dir, "pods"), func(string) string { return dir }, log).
 				New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
 			output := filepath.Join(dir, "output")
-			temp := filepath.Join(output, "container-0")
+			temp, mark := filepath.Join(output, "container-0"), filepath.Join(output, "mark")
 			entry := containers.New("c", record.Container{ID: "c", SandboxID: "pod", Config: &model.ContainerConfig{},
-				Phase: record.ContainerRunning, CheckpointTemp: temp, CheckpointPod: filepath.Join(output, "pod.json")})
+				Phase: record.ContainerRunning, CheckpointTemp: temp, CheckpointPod: filepath.Join(output, "pod.json"),
+				CheckpointMark: mark})
 			c := index.NewContainer(entry, pod)
-			if err := errors.Join(os.MkdirAll(temp, 0o700),
+			if err := errors.Join(os.MkdirAll(temp, 0o700), os.WriteFile(mark, nil, 0o600),
 				entry.Update(record.Repair, func(*record.Container) {})); err != nil {
 				t.Fatal(err)
 			}
