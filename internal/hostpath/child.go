@@ -1,7 +1,6 @@
 package hostpath
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -24,12 +22,8 @@ import (
 // childName makes this process's own binary a child that does one thing with one path.
 const childName = "berth-hostpath"
 
-const (
-	// patience is how long a file system may take to answer.
-	patience = 5 * time.Second
-	// maxStuck bounds the children that wait for file systems.
-	maxStuck = 32
-)
+// patience is how long a file system may take to answer.
+const patience = 5 * time.Second
 
 // The acts of a child, each with a path and further arguments.
 const (
@@ -46,11 +40,16 @@ const (
 
 // Before the process does anything else. It has one path to look at, and no more.
 func init() {
-	if len(os.Args) < 3 || os.Args[0] != childName {
+	if len(os.Args) < 4 || os.Args[0] != childName {
 		return
 	}
+	what, mute, path, more := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
 	var a answer
-	result, err := act(os.Args[1], os.Args[2], os.Args[3:])
+	err := approach(path, strings.Split(mute, ","), os.Stdout)
+	var result any
+	if err == nil {
+		result, err = act(what, path, more)
+	}
 	if err == nil {
 		a.Result, err = json.Marshal(result)
 	}
@@ -93,13 +92,6 @@ func act(what, path string, more []string) (any, error) {
 	return nil, fmt.Errorf("a child is asked for %q", what)
 }
 
-// waits are the paths that children wait for, which ask has given up.
-type waits struct {
-	sync.Mutex
-	paths map[string]int
-	count int
-}
-
 // stuck are those of paths that pods name, and remote those of root file systems with remote layers, which are where
 // Berth's own mounts are: neither keeps the other from being looked at.
 var stuck, remote waits
@@ -116,17 +108,16 @@ func (w *waits) ask(what, path string, result any, alive func() bool, more ...st
 // patience, and says whether it answers somebody else meanwhile; nil: it has to answer within the first. The child is
 // killed when the context ends, and has ended when this returns, unless its file system does not answer.
 func (w *waits) during(ctx context.Context, what, path string, result any, alive func() bool, more ...string) error {
-	w.Lock()
-	busy, count := w.paths[path] > 0, w.count
-	w.Unlock()
-	if busy || count >= maxStuck {
-		return unanswered(path)
+	mute, err := w.admit(path)
+	if err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{what, path}, more...)...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe",
+		append([]string{what, strings.Join(mute, ","), path}, more...)...)
 	cmd.Args[0] = childName
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	var out bytes.Buffer
+	var out output
 	cmd.Stdout = &out
 	started, done := make(chan *os.Process, 1), make(chan error, 1)
 	onNode := mountns.OnNode
@@ -152,7 +143,7 @@ func (w *waits) during(ctx context.Context, what, path string, result any, alive
 			if ctx.Err() != nil && err != nil {
 				return fmt.Errorf("%s %s: %w", what, path, ctx.Err())
 			}
-			return parse(path, out.Bytes(), result, err)
+			return parse(path, out.answer(), result, err)
 		case <-ctx.Done():
 			waiting = false
 			select {
@@ -164,7 +155,8 @@ func (w *waits) during(ctx context.Context, what, path string, result any, alive
 			waiting = alive != nil && alive()
 		}
 	}
-	w.give(path, 1)
+	system := out.system()
+	w.give(path, system, 1)
 	select {
 	case p := <-started:
 		_ = p.Kill()
@@ -172,22 +164,9 @@ func (w *waits) during(ctx context.Context, what, path string, result any, alive
 	}
 	go func() {
 		<-done
-		w.give(path, -1)
+		w.give(path, system, -1)
 	}()
 	return unanswered(path)
-}
-
-// give notes that a child more, or less, waits for a path.
-func (w *waits) give(path string, n int) {
-	w.Lock()
-	defer w.Unlock()
-	if w.paths == nil {
-		w.paths = map[string]int{}
-	}
-	w.count += n
-	if w.paths[path] += n; w.paths[path] == 0 {
-		delete(w.paths, path)
-	}
 }
 
 func parse(path string, out []byte, result any, err error) error {
@@ -210,7 +189,7 @@ func parse(path string, out []byte, result any, err error) error {
 // kinds are the errors that are still known as such when a child has sent them.
 var kinds = map[string]error{
 	"missing": fs.ErrNotExist, "invalid": errdefs.ErrInvalidArgument, "unmet": errdefs.ErrFailedPrecondition,
-	"exhausted": errdefs.ErrResourceExhausted,
+	"exhausted": errdefs.ErrResourceExhausted, "mute": errdefs.ErrUnavailable,
 }
 
 func kindOf(err error) string {

@@ -123,15 +123,21 @@ func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 		}
 	}
 	f.End()
+	nobodyWaits(t)
+}
+
+// nobodyWaits fails if children wait although their file system has gone.
+func nobodyWaits(t *testing.T) {
+	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		stuck.Lock()
-		count := stuck.count
-		stuck.Unlock()
+		stuck.mu.Lock()
+		count := len(stuck.paths) + len(stuck.systems)
+		stuck.mu.Unlock()
 		if count == 0 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d children still wait", count)
+			t.Fatalf("children still wait: %v, %v", stuck.paths, stuck.systems)
 		}
 	}
 }
