@@ -92,9 +92,10 @@ func act(what, path string, more []string) (any, error) {
 	return nil, fmt.Errorf("a child is asked for %q", what)
 }
 
-// stuck are those of paths that pods name, and remote those of root file systems with remote layers, which are where
-// Berth's own mounts are: neither keeps the other from being looked at.
-var stuck, remote waits
+// stuck are those of paths that pods name, remote those of root file systems with remote layers, and written those of
+// directories that Berth writes to. None keeps the others from being looked at. The latter two are where Berth's own
+// mounts are, and not the node's.
+var stuck, remote, written waits
 
 func ask(what, path string, result any, alive func() bool, more ...string) error {
 	return stuck.ask(what, path, result, alive, more...)
@@ -121,7 +122,7 @@ func (w *waits) during(ctx context.Context, what, path string, result any, alive
 	cmd.Stdout = &out
 	started, done := make(chan *os.Process, 1), make(chan error, 1)
 	onNode := mountns.OnNode
-	if w == &remote || mountns.Own(path) {
+	if w != &stuck || mountns.Own(path) {
 		onNode = func(f func() error) error { return f() }
 	}
 	go func() {

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/mountns"
 )
 
@@ -56,11 +56,17 @@ const resolveCached = 0x20 // RESOLVE_CACHED of linux/openat2.h
 
 // openKnown opens what the kernel has in its cache, with O_PATH and further flags.
 func openKnown(path string, flags uint64) (int, error) {
-	how, dir := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: resolveCached}, unix.AT_FDCWD
+	dir, resolve := unix.AT_FDCWD, uint64(0)
 	if root := mountns.Root(); root != nil && !mountns.Own(path) {
-		dir, how.Resolve = int(root.Fd()), how.Resolve|unix.RESOLVE_IN_ROOT
+		dir, resolve = int(root.Fd()), unix.RESOLVE_IN_ROOT
 	}
-	return unix.Openat2(dir, path, &how)
+	return openCached(dir, path, flags, resolve)
+}
+
+// openCached opens a path from a directory on if the kernel has it in its cache, with O_PATH and further flags.
+func openCached(dir int, path string, flags, resolve uint64) (int, error) {
+	return unix.Openat2(dir, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: resolveCached | resolve})
 }
 
 // known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12).
@@ -71,16 +77,22 @@ func known(path string) (r Resolved, ok bool) {
 		return r, false
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, unix.PathMax)
-	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
-	if err != nil || n == len(buf) {
-		return r, false
-	}
-	r.Path = string(buf[:n])
-	if !strings.HasPrefix(r.Path, "/") || strings.HasSuffix(r.Path, " (deleted)") { // none, or one that is called so
+	if r.Path, ok = pathOf(fd); !ok {
 		return r, false
 	}
 	return r, r.look(fd, "", unix.AT_EMPTY_PATH) == nil
+}
+
+// pathOf is where an open file is, without links.
+func pathOf(fd int) (path string, ok bool) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlink(procPath(fd), buf)
+	if err != nil || n == len(buf) {
+		return "", false
+	}
+	path = string(buf[:n])
+	// Else it has none, or is one that is called so.
+	return path, strings.HasPrefix(path, "/") && !strings.HasSuffix(path, " (deleted)")
 }
 
 // wait resolves a path in a child, which may wait for a file system that does not answer.
@@ -103,7 +115,7 @@ func Create(path string) (Resolved, error) {
 func create(path string) (r Resolved, err error) {
 	unix.Umask(0)
 	if err := os.MkdirAll(path, 0o755); err != nil {
-		return r, err
+		return r, disk.Exhausted(err)
 	}
 	return wait(path)
 }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/disk"
 	"berth/internal/pod/record"
 )
 
@@ -29,8 +26,8 @@ func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
 		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()),
 			errdefs.ErrFailedPrecondition)
 	}
-	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
-		return disk.Exhausted(err)
+	if _, err := m.logs.MakeDir(r.LogPath); err != nil {
+		return fmt.Errorf("reopen the log of container %s: directory of the log: %w", record.ShortID(c.ID()), err)
 	}
 	if err := m.cfg.Keeper.ReopenLog(ctx, c.ID()); err != nil {
 		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.ID()), err)

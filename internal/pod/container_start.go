@@ -137,13 +137,14 @@ func (st *start) check() (err error) {
 // between the record and the call.
 func (st *start) announce(ctx context.Context) error {
 	m, c := st.m, st.container
-	if err := m.logs.Claim(c.ID(), st.rec.LogPath); err != nil {
-		return err
+	file, err := m.logs.Claim(c.ID(), st.rec.LogPath)
+	if err != nil {
+		return st.wrap(err)
 	}
 	held, release, present, err := m.relay.Hold(ctx)
 	defer release()
 	if err == nil {
-		err = c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting })
+		err = c.Update(record.Save, func(r *record.Container) { r.Phase, r.LogFile = record.ContainerStarting, file })
 	}
 	if err != nil {
 		m.logs.Release(c.ID())

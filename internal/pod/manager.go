@@ -319,7 +319,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		log:   cfg.Log,
 		pods:  record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
 		index: index.New(),
-		logs:  logs.New(),
+		logs:  logs.New(cfg.Root),
 		dirs:  dirs,
 	}
 	volumePath := func(name string) string { return m.storage.Volumes.Path(name) }

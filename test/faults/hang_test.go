@@ -158,6 +158,78 @@ func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 	nothingLeft(t, n)
 }
 
+// A log directory on a file system that does not answer costs the calls that need it: a start and a reopening of the
+// log fail soon, and the container can be stopped and removed. berthd that is killed meanwhile is there again though a
+// container that runs has its log there. Seen to fail where berthd itself made the directory and followed links: the
+// start held the locks of pod and container, berthd could not be killed, and the next one did not serve.
+func TestALogDirectoryThatHangsHoldsUpNothingElse(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	fs := mutetest.Mount(t, t.TempDir())
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.LogDirectory = fs.Dir + "/pod" })
+	running, created := p.Run(), p.Create()
+	fs.Mute()
+	bounded := func(what string, call func(context.Context) error) error {
+		t.Helper()
+		limit := node.Patience(20 * time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
+		defer cancel()
+		began := time.Now()
+		err := call(ctx)
+		if took := time.Since(began); took > limit {
+			t.Errorf("%s took %v: %v", what, took, err)
+		}
+		return err
+	}
+	for what, call := range map[string]func(context.Context) error{
+		"a start": func(ctx context.Context) error {
+			_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ID})
+			return err
+		},
+		"a reopening": func(ctx context.Context) error {
+			_, err := n.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: running.ID})
+			return err
+		},
+	} {
+		err := bounded(what, call)
+		nodetest.WantCode(t, err, codes.Unavailable)
+		if err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("%s: error %v", what, err)
+		}
+	}
+	if s := created.Status(); s.State != cri.ContainerState_CONTAINER_CREATED {
+		t.Errorf("the container that was not started is %v", s.State)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatalf("berthd does not die: %v", err)
+	}
+	began := time.Now()
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatalf("berthd does not come back: %v", err)
+	}
+	if took := time.Since(began); took > node.Patience(5*time.Second) {
+		t.Errorf("berthd was back after %v", took)
+	}
+	if out := running.Sh("echo well"); out != "well" {
+		t.Errorf("the one that runs says %q", out)
+	}
+	for _, c := range []*nodetest.Container{created, running} {
+		if err := bounded("a removal", func(ctx context.Context) error {
+			_, err := n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
+			return err
+		}); err != nil {
+			t.Errorf("removal: %v", err)
+		}
+	}
+	if err := bounded("a stop", func(ctx context.Context) error {
+		_, err := n.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.ID})
+		return err
+	}); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	fs.End()
+	nothingLeft(t, n)
+}
+
 // A CNI plugin that waits for the cluster's API server, as some do, must not keep the API server's own pod
 // from running: after a reboot berthd serves pods of the node's network at once.
 //

@@ -44,6 +44,9 @@ type Container struct {
 	StartEnded bool `json:"startEnded,omitempty"`
 
 	LogPath string `json:"logPath,omitempty"`
+	// LogFile is LogPath without links, as the last start has found it. Empty: the container was not started, has no log,
+	// or was started by an earlier version.
+	LogFile string `json:"logFile,omitempty"`
 	// LogLimits are those of the log, as they were when the container was created; zero: none.
 	LogLimits loglimit.Limits `json:"logLimits,omitzero"`
 

@@ -119,6 +119,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 	rc.Cgroups.Reconcile(brokenPods)
 	rc.reconcileNetwork(ctx, rc.networkPods())
 	rc.collectImages()
+	rc.Unfinished = append(rc.Unfinished, rc.resolveLogs)
 	return nil
 }
 
@@ -514,8 +515,46 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 	}
 	rc.logFailure("record that a container runs", containerID(c.ID()), rc.Teardown.AdoptRunning(c, *status))
 	rc.reconcilePause(ctx, c)
-	rc.Logs.Adopt(c.ID(), c.Record().LogPath)
+	rc.adoptLog(c)
 	return false, nil
+}
+
+// adoptLog claims the log of a container that runs. berthd does not serve yet, and the file system of the log may not
+// answer, so that is not asked for anything. An earlier version of Berth has not recorded the log's path without links:
+// if the kernel does not have that in its cache, resolveLogs finds it out.
+func (rc *Recovery) adoptLog(c *index.Container) {
+	r := c.Record()
+	file := r.LogFile
+	if earlierLog(&r) {
+		var known bool
+		if file, known = logs.Known(r.LogPath); !known {
+			file = r.LogPath
+		}
+	}
+	rc.Logs.Adopt(c.ID(), file)
+}
+
+// earlierLog tells whether an earlier version of Berth has started a container that has a log.
+func earlierLog(r *record.Container) bool { return r.LogFile == "" && r.LogPath != "" }
+
+// resolveLogs finds out, while berthd serves, where the logs of an earlier version's containers are.
+func (rc *Recovery) resolveLogs() {
+	for _, c := range rc.Index.Containers() {
+		r := c.Record()
+		if r.Phase != record.ContainerRunning || !earlierLog(&r) {
+			continue
+		}
+		if rc.Ctx.Err() != nil {
+			return
+		}
+		file, err := logs.File(r.LogPath)
+		if err != nil {
+			rc.Log.Warn("where the log of a container is cannot be found out: another container may write to it, too",
+				"container_id", c.ID(), "path", r.LogPath, "error", err)
+			continue
+		}
+		rc.Logs.Correct(c.ID(), file)
+	}
 }
 
 // adoptUnlisted is adoptStarted where the keeper does not know the container.

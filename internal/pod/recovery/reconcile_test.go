@@ -8,16 +8,19 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/hostpath/mutetest"
 	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/index"
+	"berth/internal/pod/logs"
 	"berth/internal/pod/record"
 )
 
@@ -163,5 +166,50 @@ func TestWhatIsLeftOfACheckpointIsRemovedOnceBerthdServes(t *testing.T) {
 				t.Errorf("on record is still %s", left)
 			}
 		})
+	}
+}
+
+// A log may be on a file system that does not answer. What berthd does before it serves does not ask that, also for a
+// container that an earlier version has started; once berthd serves, it finds out where the logs of such containers
+// are. Seen to fail where berthd itself followed the links: the test could not be killed.
+func TestLogsAreAdoptedWithoutTheirFileSystem(t *testing.T) {
+	log, dir := slog.New(slog.DiscardHandler), t.TempDir()
+	mute := mutetest.Mount(t, t.TempDir())
+	link := filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "real"), 0o700), os.Symlink("real", link)); err != nil {
+		t.Fatal(err)
+	}
+	rc := &Recovery{Index: index.New(), Log: log, Ctx: t.Context(), Logs: logs.New(dir)}
+	pod := index.NewSandbox(record.NewSandboxes(filepath.Join(dir, "pods"), func(string) string { return dir }, log).
+		New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
+	rc.Index.AdoptSandbox(pod)
+	containers := record.NewContainers(filepath.Join(dir, "containers"), log)
+	running := func(id, path, file string) *index.Container {
+		c := index.NewContainer(containers.New(id, record.Container{ID: id, SandboxID: "pod",
+			Config: &model.ContainerConfig{}, Phase: record.ContainerRunning, LogPath: path, LogFile: file}), pod)
+		rc.Index.AdoptContainer(c)
+		return c
+	}
+	mutePath, linkPath := filepath.Join(mute.Dir, "a/0.log"), filepath.Join(link, "0.log")
+	all := []*index.Container{
+		running("now", filepath.Join(mute.Dir, "b/0.log"), filepath.Join(mute.Dir, "c/0.log")),
+		running("earlier", mutePath, ""), running("linked", linkPath, ""), running("none", "", ""),
+	}
+	mute.Mute()
+	for _, c := range all {
+		rc.adoptLog(c)
+	}
+	if mute.Waits() {
+		t.Error("a file system that does not answer is asked before berthd serves")
+	}
+	rc.resolveLogs()
+	mute.End()
+	for path, writer := range map[string]string{
+		filepath.Join(mute.Dir, "c/0.log"): "now", mutePath: "earlier", filepath.Join(dir, "real/0.log"): "linked",
+	} {
+		_, err := rc.Logs.Claim("another", path)
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), writer) {
+			t.Errorf("the log of %s is claimed: %v", writer, err)
+		}
 	}
 }
