@@ -51,7 +51,7 @@ func (m *Manager) createContainer(ctx context.Context, cr *creation) (string, er
 		return "", err
 	}
 	defer release()
-	defer m.prepared.Busy(prepared.Inner)()
+	defer m.prepared.Busy(prepared.PodStep)()
 	if m.index.Gone(s) {
 		return "", fmt.Errorf("pod sandbox %q: %w", s.ID(), errdefs.ErrNotFound)
 	}

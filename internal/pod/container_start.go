@@ -51,7 +51,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 		return err
 	}
 	defer release()
-	defer m.prepared.Busy(prepared.Last)()
+	defer m.prepared.Busy(prepared.LastPodStep)()
 
 	st := &start{m: m, container: c, rec: c.Record(), pod: c.Sandbox.Record(), settings: m.settings.Load(), first: first}
 	if err := st.check(); err != nil {

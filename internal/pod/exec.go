@@ -77,7 +77,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	if err := io.Open(client, e.request); err != nil {
 		return nil, err
 	}
-	started := e.m.prepared.Busy(prepared.Command)
+	started := e.m.prepared.Busy(prepared.Exec)
 	result, err := e.m.cfg.Keeper.Exec(ctx, e.request)
 	started()
 	io.CloseTheirs()

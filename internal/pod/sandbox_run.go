@@ -29,7 +29,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 // runSandbox is RunSandbox; restoring is in the pod's record.
 func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string, restoring bool) (_ string,
 	err error) {
-	defer m.prepared.Busy(prepared.Inner)()
+	defer m.prepared.Busy(prepared.PodStep)()
 	settings := m.settings.Load()
 	h, err := settings.handler(handler)
 	if err != nil {

@@ -20,6 +20,9 @@ const (
 	quietTime = 250 * time.Millisecond
 	// completeTime is quietTime after a call that has probably made the last part of a pod.
 	completeTime = 5 * time.Millisecond
+	// maxBusy is how long a call keeps sets from being made. One that takes longer waits for something, such as a file
+	// system or a plugin, and leaves the processor to others.
+	maxBusy = time.Second
 	// linger is how long sets stay after the last pod has gone.
 	linger = time.Second
 	// maxAge is how old a set may get. A network namespace begins with some of the node's sysctls as they are then.
@@ -50,8 +53,8 @@ type Pool struct {
 	cfg Config
 
 	mu    sync.Mutex
-	ready []set  // the oldest first
-	busy  int    // calls that are making parts of pods
+	ready []set // the oldest first
+	calls map[*call]struct{}
 	asked bool   // somebody has taken a set, or would have
 	why   string // the last error of Prepare: it is logged once
 
@@ -68,9 +71,12 @@ type set struct {
 	made time.Time
 }
 
+// call is one that has not ended.
+type call struct{ begun time.Time }
+
 // New returns an empty Pool. Run fills it.
 func New(cfg Config) *Pool {
-	return &Pool{cfg: cfg, changed: make(chan struct{}, 1)}
+	return &Pool{cfg: cfg, calls: map[*call]struct{}{}, changed: make(chan struct{}, 1)}
 }
 
 // Take returns the ID of a set, which is the caller's from then on. ok is false where there is none.
@@ -96,26 +102,27 @@ func (p *Pool) Drop(ctx context.Context, id string) {
 	}
 }
 
-// A Part is what a call starts.
-type Part int
+// Work is what a call does.
+type Work int
 
 const (
-	Command Part = iota // an exec, which is no part of a pod
-	Inner               // a part of a pod that others follow
-	Last                // the last part of a pod, as far as is known: the container of most pods is their only one
+	Exec        Work = iota // starts an exec
+	PodStep                 // makes a part of a pod that others follow
+	LastPodStep             // makes the last part of a pod, as far as is known: most pods have only one container
 )
 
-// Busy keeps the Pool from making sets until the function that it returns is called.
-func (p *Pool) Busy(part Part) (done func()) {
+// Busy keeps the Pool from making sets until the function that it returns is called, for maxBusy at most.
+func (p *Pool) Busy(work Work) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.busy++
+	c := &call{time.Now()}
+	p.calls[c] = struct{}{}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.busy--
-		if part != Command {
-			p.complete = part == Last
+		delete(p.calls, c)
+		if work != Exec {
+			p.complete = work == LastPodStep
 		} else if !p.due {
 			return // the probes of a node's containers never cease: they must not put off a set again and again
 		}
@@ -157,7 +164,9 @@ func (p *Pool) Run(ctx context.Context) {
 			p.drop(ctx, func(s set) bool { return time.Since(s.made) > maxAge })
 		}
 		if p.cfg.InUse() {
-			p.fill(ctx)
+			if again := p.fill(ctx); again > 0 {
+				wait.Reset(again)
+			}
 		} else {
 			p.drop(ctx, func(set) bool { return true })
 		}
@@ -177,14 +186,20 @@ func (p *Pool) pause() time.Duration {
 	return quietTime
 }
 
-// fill makes sets until there are enough, or a call makes parts of a pod.
-func (p *Pool) fill(ctx context.Context) {
-	for p.wants() && ctx.Err() == nil {
+// fill makes sets until there are enough, or a call that works leaves no time for it. again is after which time that
+// call does not count any more, if it has not ended by then; 0: there is none.
+func (p *Pool) fill(ctx context.Context) (again time.Duration) {
+	for ctx.Err() == nil {
+		wants, again := p.wants()
+		if !wants {
+			return again
+		}
 		if err := p.Add(ctx); err != nil {
 			p.failed(ctx, err)
-			return
+			return 0
 		}
 	}
+	return 0
 }
 
 // Add makes one set.
@@ -201,12 +216,19 @@ func (p *Pool) Add(ctx context.Context) error {
 	return nil
 }
 
-func (p *Pool) wants() bool {
+// wants tells whether a set is to be made now. If there are too few, but calls that work, again is when to ask next.
+func (p *Pool) wants() (now bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wants := p.asked && len(p.ready) < p.cfg.Size
-	p.due = wants && p.busy > 0
-	return wants && p.busy == 0
+	if !p.asked || len(p.ready) >= p.cfg.Size {
+		p.due = false
+		return false, 0
+	}
+	for c := range p.calls {
+		again = max(again, maxBusy-time.Since(c.begun))
+	}
+	p.due = again > 0
+	return !p.due, again
 }
 
 // failed logs why no set can be made. Pods are made without one, and fail for the same reason where it is one that

@@ -68,17 +68,17 @@ func run(t *testing.T, f func(t *testing.T, p *Pool, m *memory)) {
 
 // start is a pod's start: a call that takes a set, and one that completes the pod.
 func start(p *Pool) (id string, ok bool) {
-	done := p.Busy(Inner)
+	done := p.Busy(PodStep)
 	id, ok = p.Take()
 	done()
-	p.Busy(Last)()
+	p.Busy(LastPodStep)()
 	time.Sleep(2 * completeTime)
 	return id, ok
 }
 
 func TestSetsAreMadeWhenAPodIsComplete(t *testing.T) {
 	run(t, func(t *testing.T, p *Pool, m *memory) {
-		p.Busy(Last)()
+		p.Busy(LastPodStep)()
 		time.Sleep(time.Minute)
 		if m.have() != 0 {
 			t.Error("sets were made that nobody has asked for")
@@ -90,7 +90,7 @@ func TestSetsAreMadeWhenAPodIsComplete(t *testing.T) {
 			t.Errorf("%d sets after a pod, want 2", m.have())
 		}
 		for _, want := range []string{"id1", "id2"} {
-			done := p.Busy(Inner)
+			done := p.Busy(PodStep)
 			if id, ok := p.Take(); id != want || !ok {
 				t.Errorf("got %q, %v, want %s", id, ok, want)
 			}
@@ -108,15 +108,15 @@ func TestSetsAreMadeWhenAPodIsComplete(t *testing.T) {
 func TestNoSetIsMadeWhilePodsStart(t *testing.T) {
 	run(t, func(t *testing.T, p *Pool, m *memory) {
 		p.Take()
-		done := p.Busy(Inner)
-		p.Busy(Last)()
-		time.Sleep(time.Minute)
+		done := p.Busy(PodStep)
+		p.Busy(LastPodStep)()
+		time.Sleep(maxBusy * 3 / 4)
 		if m.have() != 0 {
 			t.Error("a set was made beside a call")
 		}
 		done()
 		time.Sleep(quietTime / 2)
-		p.Busy(Inner)()
+		p.Busy(PodStep)()
 		time.Sleep(quietTime * 3 / 4)
 		if m.have() != 0 {
 			t.Error("a set was made right after a call")
@@ -128,13 +128,41 @@ func TestNoSetIsMadeWhilePodsStart(t *testing.T) {
 	})
 }
 
+// TestACallThatHangsPutsNoSetOffForLong: it waits, and does not need the processor. Seen to fail where a call counted
+// until its end.
+func TestACallThatHangsPutsNoSetOffForLong(t *testing.T) {
+	for name, work := range map[string]Work{"an exec": Exec, "a step": PodStep, "a last step": LastPodStep} {
+		run(t, func(t *testing.T, p *Pool, m *memory) {
+			done := p.Busy(work)
+			time.Sleep(maxBusy / 4)
+			start(p)
+			time.Sleep(maxBusy / 2)
+			if m.have() != 0 {
+				t.Errorf("%s: %d sets beside a call that works", name, m.have())
+			}
+			time.Sleep(maxBusy / 2)
+			if m.have() != 2 {
+				t.Errorf("%s: %d sets beside a call that hangs, want 2", name, m.have())
+			}
+			for range 3 { // other pods start, and get the sets
+				id, ok := start(p)
+				if !ok {
+					t.Errorf("%s: a pod has no set", name)
+				}
+				p.Drop(t.Context(), id)
+			}
+			done()
+		})
+	}
+}
+
 // TestExecsDoNotPutASetOffForEver: it is made between two of them.
 func TestExecsDoNotPutASetOffForEver(t *testing.T) {
 	run(t, func(t *testing.T, p *Pool, m *memory) {
 		p.Take()
-		p.Busy(Inner)()
+		p.Busy(PodStep)()
 		for range 100 {
-			done := p.Busy(Command)
+			done := p.Busy(Exec)
 			time.Sleep(quietTime / 20)
 			done()
 			time.Sleep(quietTime / 20)
@@ -143,8 +171,8 @@ func TestExecsDoNotPutASetOffForEver(t *testing.T) {
 			t.Errorf("%d sets beside execs, want 2", m.have())
 		}
 		p.Take()
-		done := p.Busy(Command)
-		p.Busy(Last)()
+		done := p.Busy(Exec)
+		p.Busy(LastPodStep)()
 		time.Sleep(2 * completeTime)
 		if m.have() != 2 {
 			t.Error("a set was made while an exec was set up")
@@ -212,7 +240,7 @@ func TestAFailureIsToldOnceAndTriedAgain(t *testing.T) {
 func TestAPoolOfNoneMakesNone(t *testing.T) {
 	p := New(Config{})
 	p.Run(t.Context())
-	p.Busy(Last)()
+	p.Busy(LastPodStep)()
 	if id, ok := p.Take(); ok {
 		t.Errorf("it has %s", id)
 	}
