@@ -136,7 +136,11 @@ func (b *builder) namespaces() error {
 	join(specs.IPCNamespace, n.IPC)
 	join(specs.UTSNamespace, n.UTS)
 	if n.UTS == Fresh {
-		b.spec.Hostname = b.hostname()
+		hostname, err := b.hostname()
+		if err != nil {
+			return err
+		}
+		b.spec.Hostname = hostname
 	}
 	switch options.PID {
 	case model.NamespaceContainer:

@@ -23,6 +23,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/hostpath/mutetest"
 	"berth/internal/model"
+	"berth/internal/throwaway"
 )
 
 const passwd = `root:x:0:0:root:/root:/bin/sh
@@ -67,7 +68,6 @@ func host(t *testing.T) *Host {
 		t.Fatal(err)
 	}
 	same := *h
-	same.Hostname = "node"
 	same.AppArmor, same.SELinux = false, false
 	return &same
 }
@@ -149,13 +149,40 @@ func TestEnvironmentKeepsOrderAndTheClientWins(t *testing.T) {
 		t.Errorf("environment %q, want %q", got, want)
 	}
 
+	node, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	in = input(t)
 	in.Container.TTY = true
 	in.Namespaces.UTS = ""
 	got = build(t, in).Spec.Process.Env
-	want = []string{defaultPath, "TERM=xterm", "HOSTNAME=node", "HOME=/root"}
+	want = []string{defaultPath, "TERM=xterm", "HOSTNAME=" + node, "HOME=/root"}
 	if !slices.Equal(got, want) {
 		t.Errorf("environment with a terminal in the node's UTS namespace %q, want %q", got, want)
+	}
+}
+
+// TestTheNodesHostNameIsTheOneThatItHasNow: a host name may come after berthd has started, as from DHCP. Seen to fail
+// where the name was read once.
+func TestTheNodesHostNameIsTheOneThatItHasNow(t *testing.T) {
+	asroot.Need(t, "a host name is set in a namespace")
+	in := input(t)
+	in.Namespaces.UTS = ""
+	err := throwaway.Thread(func() error {
+		for _, err := range []error{unix.Unshare(unix.CLONE_NEWUTS), unix.Sethostname([]byte("renamed"))} {
+			if err != nil {
+				return err
+			}
+		}
+		out, err := Build(t.Context(), in)
+		if err == nil && !slices.Contains(out.Spec.Process.Env, "HOSTNAME=renamed") {
+			err = fmt.Errorf("environment %q", out.Spec.Process.Env)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

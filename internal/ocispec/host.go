@@ -18,12 +18,12 @@ import (
 	"berth/internal/cgroup"
 )
 
-// Host describes the node and this process, as far as a spec depends on them. It is immutable.
+// Host describes the node and this process, as far as a spec depends on them. It is immutable: what can change while
+// berthd runs, such as the node's host name, is not in it.
 type Host struct {
 	Cgroups *cgroup.Hierarchies
 	// UnifiedOptions is cgroup.UnifiedOptions; nil: there are none.
 	UnifiedOptions func() ([]string, error)
-	Hostname       string
 	AppArmor       bool
 	SELinux        bool
 	// Capabilities are those that a container can be given: the bounding set of this process, as CAP_…, sorted.
@@ -49,9 +49,6 @@ func detect() (*Host, error) {
 	var err error
 	if h.Cgroups, err = cgroup.Host(); err != nil {
 		return nil, err
-	}
-	if h.Hostname, err = os.Hostname(); err != nil {
-		return nil, fmt.Errorf("hostname: %w", err)
 	}
 	if h.Capabilities, err = Bounding(0); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -68,7 +69,11 @@ func (b *builder) env() error {
 	if b.config.TTY {
 		env.set("TERM", "xterm")
 	}
-	env.set("HOSTNAME", b.hostname())
+	hostname, err := b.hostname()
+	if err != nil {
+		return err
+	}
+	env.set("HOSTNAME", hostname)
 	for _, v := range b.in.Handler.Env {
 		env.set(v.Key, v.Value)
 	}
@@ -123,11 +128,12 @@ func (e environment) has(key string) bool {
 	return slices.ContainsFunc(e, func(entry string) bool { return strings.HasPrefix(entry, key+"=") })
 }
 
-func (b *builder) hostname() string {
+// hostname is the host name of the container. That of the node can change while berthd runs.
+func (b *builder) hostname() (string, error) {
 	if b.in.Namespaces.UTS == "" || b.in.Sandbox.Hostname == "" {
-		return b.host.Hostname
+		return os.Hostname()
 	}
-	return b.in.Sandbox.Hostname
+	return b.in.Sandbox.Hostname, nil
 }
 
 var rlimits = map[string]int{
