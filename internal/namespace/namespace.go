@@ -157,7 +157,7 @@ func (s Set) createOnThread(flags int, o Options) error {
 	if err := unix.Unshare(flags); err != nil {
 		return fmt.Errorf("unshare the pod's namespaces: %w", explain(err, o.Kinds...))
 	}
-	if err := dress(flags, o); err != nil {
+	if err := configure(flags, o); err != nil {
 		return err
 	}
 	for _, k := range o.Kinds {
@@ -189,10 +189,10 @@ func explain(err error, kinds ...Kind) error {
 		errdefs.ErrResourceExhausted)
 }
 
-// Dress sets the host name and the sysctls of namespaces that Create has made without them. The node's user namespace
+// Configure sets the host name and the sysctls of namespaces that Create has made without them. The node's user namespace
 // owns those that get a host name or sysctls of IPC. Sysctls of interfaces (net.*.conf, net.*.neigh) that are for the
 // interfaces to come have to be given to Create instead, where an interface is there already.
-func (s Set) Dress(o Options) error {
+func (s Set) Configure(o Options) error {
 	if o.Hostname == "" && len(o.Sysctls) == 0 {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (s Set) Dress(o Options) error {
 			}
 			flags |= cloneFlags[k]
 		}
-		return dress(flags, o)
+		return configure(flags, o)
 	})
 }
 
@@ -251,8 +251,8 @@ func OfInterfaces(sysctls map[string]string) bool {
 	return false
 }
 
-// dress sets the host name and the sysctls of the namespaces that the calling thread is in.
-func dress(flags int, o Options) error {
+// configure sets the host name and the sysctls of the namespaces that the calling thread is in.
+func configure(flags int, o Options) error {
 	if flags&unix.CLONE_NEWUTS != 0 && o.Hostname != "" {
 		if err := unix.Sethostname([]byte(o.Hostname)); err != nil {
 			return fmt.Errorf("set hostname %q: %w", o.Hostname, err)
@@ -357,7 +357,7 @@ func SetSysctls(path string, sysctls map[string]string) error {
 	if len(sysctls) == 0 {
 		return nil
 	}
-	return Do(path, func() error { return dress(unix.CLONE_NEWNET, Options{Sysctls: sysctls}) })
+	return Do(path, func() error { return configure(unix.CLONE_NEWNET, Options{Sysctls: sysctls}) })
 }
 
 // Do runs f on a thread that is inside the network namespace pinned at path, as long as f stays on its own goroutine.

@@ -97,7 +97,7 @@ func (s Set) createOwned(flags int, o Options) error {
 				return fmt.Errorf("give the message queues to the root of the user namespace: %w", err)
 			}
 		}
-		return dress(flags, o)
+		return configure(flags, o)
 	})
 }
 

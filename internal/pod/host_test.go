@@ -184,7 +184,9 @@ func (n memoryNamespaces) Create(o namespace.Options) error {
 	})
 }
 
-func (n memoryNamespaces) Dress(namespace.Options) error { return n.call(func() error { return nil }) }
+func (n memoryNamespaces) Configure(namespace.Options) error {
+	return n.call(func() error { return nil })
+}
 
 func (n memoryNamespaces) Remove() error {
 	return n.call(func() error {

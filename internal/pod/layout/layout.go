@@ -73,8 +73,8 @@ type Namespaces interface {
 	Target(namespace.Kind) string
 	// Create makes new namespaces and pins them, all or none.
 	Create(namespace.Options) error
-	// Dress gives namespaces that were made without them their host name and sysctls.
-	Dress(namespace.Options) error
+	// Configure gives namespaces that were made without them their host name and sysctls.
+	Configure(namespace.Options) error
 	// PinProcess pins a namespace that a process lives in.
 	PinProcess(k namespace.Kind, pid int) error
 	// Pinned tells whether the namespace of a kind is there.

@@ -124,7 +124,7 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Ha
 		return nil
 	}
 	if origin.Prepared {
-		return p.Dirs.Namespaces(s.ID()).Dress(o)
+		return p.Dirs.Namespaces(s.ID()).Configure(o)
 	}
 	return p.Dirs.Namespaces(s.ID()).Create(o)
 }
@@ -197,7 +197,7 @@ func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before
 	}
 	if len(pod.Sysctls) > 0 {
 		o := namespace.Options{Kinds: []namespace.Kind{namespace.Network}, Sysctls: pod.Sysctls}
-		if err := p.Dirs.Namespaces(s.ID()).Dress(o); err != nil {
+		if err := p.Dirs.Namespaces(s.ID()).Configure(o); err != nil {
 			return err
 		}
 	}
