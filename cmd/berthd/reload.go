@@ -86,8 +86,8 @@ func (d *parts) reload(ctx context.Context) {
 		d.log.Error("the configuration is not reloaded: what was in force stays so", "error", err)
 		return
 	}
-	merged, changed, restart := d.now.Load().Adopt(next)
-	if err := d.adopt(ctx, merged); err != nil {
+	merged, changed, restart := d.now.Load().Merge(next)
+	if err := d.apply(ctx, merged); err != nil {
 		d.log.Error("the configuration is not reloaded: what was in force stays so", "error", err)
 		return
 	}
@@ -98,9 +98,9 @@ func (d *parts) reload(ctx context.Context) {
 	}
 }
 
-// adopt puts a configuration into force, of which no more than what can be reloaded differs from that in force. An
+// apply puts a configuration into force, of which no more than what can be reloaded differs from that in force. An
 // error has changed nothing.
-func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
+func (d *parts) apply(ctx context.Context, next *config.Loaded) error {
 	known, err := handlers(next.Config, d.bounding)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
 	if err != nil {
 		return fmt.Errorf("block_io_classes_file: %w", err)
 	}
-	adoptImages, err := d.images.Prepare(imageSettings(next.Config))
+	applyImages, err := d.images.Prepare(imageSettings(next.Config))
 	if err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
 		return fmt.Errorf("log_level: %w", err)
 	}
 	reopen()
-	adoptImages()
-	d.pods.Adopt(podSettings(next.Config, known, classes))
+	applyImages()
+	d.pods.ApplySettings(podSettings(next.Config, known, classes))
 	d.now.Store(next)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

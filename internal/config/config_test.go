@@ -593,7 +593,7 @@ func TestAReloadTakesWhatCanChangeAndNamesTheRest(t *testing.T) {
 	before := load("log_level = \"warn\"\n[network]\nmtu = 1400\n[image]\npinned = [\"a\"]\n" + crun)
 	next := load("ulimits = []\ncgroup_root = \"/other\"\n[image]\npinned = [\"a\", \"b\"]\n" +
 		"[runtimes.youki]\ntype = \"oci\"\npath = \"/y\"\ndefault_env = [\"TOKEN=secret\"]\n")
-	merged, changed, restart := before.Adopt(next)
+	merged, changed, restart := before.Merge(next)
 	if want := []string{`log_level = "info"`, `image.pinned = ["a","b"]`, `runtimes.youki.type = "oci"`,
 		`runtimes.youki.path = "/y"`, "runtimes.youki.default_env", "runtimes.crun is gone"}; !slices.Equal(changed, want) {
 		t.Errorf("changed are %q", changed)
@@ -621,7 +621,7 @@ func TestAReloadTakesWhatCanChangeAndNamesTheRest(t *testing.T) {
 		}
 	}
 	// What needs a restart is told again, and what was taken is not.
-	if _, changed, restart := merged.Adopt(next); len(changed) != 0 || len(restart) != 2 {
+	if _, changed, restart := merged.Merge(next); len(changed) != 0 || len(restart) != 2 {
 		t.Errorf("a second reload changes %q and needs a restart for %q", changed, restart)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// Adopt is what a running berthd does with a configuration that was read anew: what it returns has the values of next
+// Merge is what a running berthd does with a configuration that was read anew: what it returns has the values of next
 // where the tag reload allows that, and those of l elsewhere. changed are the keys that have another value than in l,
 // as the file would have them; restart are those whose value in next counts from the next start of berthd on.
-func (l *Loaded) Adopt(next *Loaded) (merged *Loaded, changed, restart []string) {
+func (l *Loaded) Merge(next *Loaded) (merged *Loaded, changed, restart []string) {
 	both := *l.Config
 	merged = &Loaded{Config: &both, Files: next.Files, origins: maps.Clone(next.origins), flags: l.flags}
 	target, from := reflect.ValueOf(merged.Config).Elem(), reflect.ValueOf(next.Config).Elem()

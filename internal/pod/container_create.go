@@ -127,8 +127,8 @@ func (cr *creation) check() (err error) {
 	if err := checkNamespaces(cfg, pod.Config); err != nil {
 		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), err)
 	}
-	if cr.handler, err = cr.m.settings.Load().handler(pod.RuntimeName()); err != nil {
-		return err
+	if cr.handler, err = cr.m.settings.Load().handlerOf(pod); err != nil {
+		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), err)
 	}
 	if cfg, cr.rec.Ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
 		return fmt.Errorf("create container: %w", err)

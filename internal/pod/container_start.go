@@ -111,8 +111,8 @@ func (st *start) check() (err error) {
 	if st.pod.Phase != record.SandboxReady {
 		return st.wrap(errSandboxNotReady)
 	}
-	if st.handler, err = st.settings.handler(st.pod.RuntimeName()); err != nil {
-		return err
+	if st.handler, err = st.settings.handlerOf(&st.pod); err != nil {
+		return st.wrap(err)
 	}
 	if st.spec, err = st.container.LoadSpec(); err != nil {
 		return st.wrap(err)

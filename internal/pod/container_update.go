@@ -57,10 +57,10 @@ func (m *Manager) updateResources(ctx context.Context, c *index.Container, limit
 	}
 	u := &update{m: m, container: c, rec: c.Record(), host: host, limits: limits}
 	pod := c.Sandbox.Record()
-	if u.handler, err = m.settings.Load().handler(pod.RuntimeName()); err != nil {
-		return err
+	if u.handler, err = m.settings.Load().handlerOf(&pod); err == nil {
+		err = u.run(ctx)
 	}
-	if err := u.run(ctx); err != nil {
+	if err != nil {
 		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 	}
 	return nil

@@ -114,7 +114,7 @@ func TestAnUpdateLeavesTheLimitOfProcessesAsItIs(t *testing.T) {
 			handler.Spec.PidsLimit = limit
 			return Settings{Handlers: map[string]Handler{"runc": handler}, Default: "runc"}
 		}
-		n.Adopt(with(was))
+		n.ApplySettings(with(was))
 		pod, err := n.RunSandbox(t.Context(), podConfig(), "")
 		if err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func TestAnUpdateLeavesTheLimitOfProcessesAsItIs(t *testing.T) {
 		if err := n.StartContainer(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		n.Adopt(with(200))
+		n.ApplySettings(with(200))
 		if err := n.UpdateContainerResources(t.Context(), id, &model.Resources{CPUShares: 512}, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -1125,7 +1125,7 @@ func TestAContainerHasThePodsUserNamespace(t *testing.T) {
 	settings := n.cfg.Settings
 	settings.Handlers = map[string]Handler{"runc": {Name: "runc", UserNamespaces: true}}
 	settings.Default = "runc"
-	n.Adopt(settings)
+	n.ApplySettings(settings)
 	mapped := func(host uint32) *model.UserNamespace {
 		ids := []model.IDMapping{{HostID: host, Length: 65536}}
 		return &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids, GIDs: ids}
@@ -1175,13 +1175,13 @@ func TestAContainerHasThePodsUserNamespace(t *testing.T) {
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {
 	n := newMemoryNode(t)
-	old, _ := n.run()
+	old, running := n.run()
 	settings := n.cfg.Settings
 	settings.Handlers = map[string]Handler{
 		"runc": {Name: "runc"}, "crun": {Name: "crun", RuntimePath: "/crun", UserNamespaces: true},
 	}
 	settings.Default = "crun"
-	n.Adopt(settings)
+	n.ApplySettings(settings)
 	config := serverConfig()
 	config.Metadata.Name = "second"
 	config.Mounts, config.Resources = nil, nil
@@ -1211,9 +1211,26 @@ func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {
 		t.Errorf("the new pod's handler is %s", got)
 	}
 	settings.Handlers = map[string]Handler{"crun": settings.Handlers["crun"]}
-	n.Adopt(settings)
-	if err := n.StartContainer(t.Context(), id); !errdefs.IsNotFound(err) {
-		t.Errorf("a container whose handler is gone: %v", err)
+	n.ApplySettings(settings)
+	third := serverConfig()
+	third.Metadata.Name = "third"
+	for what, call := range map[string]func() error{
+		"second": func() error { return n.StartContainer(t.Context(), id) },
+		"third":  func() error { _, err := n.CreateContainer(t.Context(), old, third); return err },
+		record.ShortID(running): func() error {
+			return n.UpdateContainerResources(t.Context(), running, &model.Resources{}, nil)
+		},
+	} {
+		// With NotFound, the client would take the container for one that does not exist.
+		err := call()
+		if !errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) || !strings.Contains(err.Error(), what) ||
+			!strings.Contains(err.Error(), `"runc"`) {
+			t.Errorf("a container %s whose handler is gone: %v", what, err)
+		}
+	}
+	podOf.Metadata.Name = "unknown"
+	if _, err := n.RunSandbox(t.Context(), podOf, "runc"); !errdefs.IsNotFound(err) {
+		t.Errorf("a pod that asks for a handler that is gone: %v", err)
 	}
 	n.restart()
 	if got := handler(old); got != "runc" {

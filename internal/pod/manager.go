@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -154,15 +155,15 @@ type Settings struct {
 	Log loglimit.Limits
 }
 
-// Adopt puts other settings into force, for calls that begin from then on. A pod keeps the name of its runtime handler,
-// and its later containers are made by what that name means then.
-func (m *Manager) Adopt(s Settings) {
+// ApplySettings puts other settings into force, for calls that begin from then on. A pod keeps the name of its runtime
+// handler, and its later containers are made by what that name means then.
+func (m *Manager) ApplySettings(s Settings) {
 	m.settings.Store(&s)
 	s.warnOfQuotas(m.containers.Dir(), m.log)
 	lost := map[string]int{}
 	for _, pod := range m.index.Sandboxes() {
 		r := pod.Record()
-		if _, err := s.handler(r.RuntimeName()); err != nil {
+		if _, err := s.handlerOf(&r); err != nil {
 			lost[r.RuntimeName()]++
 		}
 	}
@@ -186,14 +187,25 @@ func (s *Settings) warnOfQuotas(containers string, log *slog.Logger) {
 	}
 }
 
-// handler finds a runtime handler; one that is not configured is errdefs.ErrNotFound.
+// handler finds the runtime handler that a client has asked for; empty: the default one. One that is not configured is
+// errdefs.ErrNotFound.
 func (s *Settings) handler(name string) (Handler, error) {
-	if name == "" {
-		name = s.Default
-	}
+	name = cmp.Or(name, s.Default)
 	found, ok := s.Handlers[name]
 	if !ok {
 		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
+	}
+	return found, nil
+}
+
+// handlerOf finds the runtime handler of a pod. One that was removed from the configuration is
+// errdefs.ErrFailedPrecondition: with NotFound, a client would understand that the pod or its container does not exist.
+func (s *Settings) handlerOf(pod *record.Sandbox) (Handler, error) {
+	name := cmp.Or(pod.RuntimeName(), s.Default)
+	found, ok := s.Handlers[name]
+	if !ok {
+		return Handler{}, fmt.Errorf("runtime handler %q of the pod is not configured on this node any more: %w", name,
+			errdefs.ErrFailedPrecondition)
 	}
 	return found, nil
 }

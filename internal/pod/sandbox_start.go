@@ -52,7 +52,7 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 
 func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	old := s.Record()
-	handler, err := m.settings.Load().handler(old.RuntimeName())
+	handler, err := m.settings.Load().handlerOf(&old)
 	if err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
