@@ -189,9 +189,9 @@ func explain(err error, kinds ...Kind) error {
 		errdefs.ErrResourceExhausted)
 }
 
-// Configure sets the host name and the sysctls of namespaces that Create has made without them. The node's user namespace
-// owns those that get a host name or sysctls of IPC. Sysctls of interfaces (net.*.conf, net.*.neigh) that are for the
-// interfaces to come have to be given to Create instead, where an interface is there already.
+// Configure sets the host name and the sysctls of namespaces that Create has made without them. The node's user
+// namespace owns those that get a host name or sysctls of IPC. Sysctls of interfaces (net.*.conf, net.*.neigh) that are
+// for the interfaces to come have to be given to Create instead, where an interface is there already.
 func (s Set) Configure(o Options) error {
 	if o.Hostname == "" && len(o.Sysctls) == 0 {
 		return nil

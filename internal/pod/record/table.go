@@ -140,9 +140,9 @@ const (
 	// disk. The next start of berthd learns the current state from the kernel and the keeper. A caller that would take
 	// this from them asks Saved first.
 	Happened
-	// Draft changes only the record in memory, and not the status. The next Save writes the change. Draft is for an object
-	// that is being made, and must not change the phase: after a crash before that Save, the object is removed with the
-	// record that is on disk.
+	// Draft changes only the record in memory, and not the status. The next write of the record has the change too. Draft
+	// is for an object that is being made: after a crash before that write, the object is removed with the record that is
+	// on disk. Draft is also for a value that the next start of berthd can find out again. It must not change the phase.
 	Draft
 	// Repair is for a record whose last change is lost, at the start of berthd. It may change any phase to any other. The
 	// record in memory is changed even if the write fails. Both files of the record are written.

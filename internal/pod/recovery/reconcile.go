@@ -81,7 +81,8 @@ type Recovery struct {
 // point and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the
 // node down.
 func (rc *Recovery) Reconcile(ctx context.Context) error {
-	// With a thousand pods, the list of mounts takes as long as a fifth of the records.
+	// The mounts are listed while the records are read. With a thousand pods, the list takes a fifth of the time that the
+	// records take.
 	var points []string
 	var listing errgroup.Group
 	listing.Go(func() (err error) {
@@ -395,8 +396,8 @@ func (rc *Recovery) decideStart(ctx context.Context, c *index.Container, wait ti
 	if err != nil {
 		return err
 	}
-	over, err := rc.adoptStarted(ctx, c, status, mountPoints(points))
-	if over {
+	release, err := rc.adoptStarted(ctx, c, status, mountPoints(points))
+	if release {
 		err = rc.Teardown.ReleaseContainer(ctx, c)
 	}
 	return err
@@ -470,8 +471,8 @@ func (rc *Recovery) dropRestored(c *index.Container) {
 // adoptDecided calls adoptStarted during the start of berthd. What takes long is done in the background.
 func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
-	over, err := rc.adoptStarted(removals, c, status, mounted)
-	if over {
+	release, err := rc.adoptStarted(removals, c, status, mounted)
+	if release {
 		rc.releaseEnded(removals, c)
 	}
 	if err == nil {
@@ -482,11 +483,11 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 		if _, ended := rc.Teardown.EndUnlisted(ctx, c); !ended {
 			return errLives
 		}
-		release, err := c.Lock(ctx, "release")
+		unlock, err := c.Lock(ctx, "release")
 		if err != nil {
 			return err
 		}
-		defer release()
+		defer unlock()
 		if p := c.Record().Phase; p != record.ContainerStarting && p != record.ContainerRunning {
 			return nil // it was removed meanwhile
 		}
@@ -499,10 +500,11 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 var errLives = errors.New("processes of the container live")
 
 // adoptStarted brings the record of a container that was started in line with its status (nil: the keeper has none).
-// over says that the container has ended, and that its resources are to be released. The error is errLives if its
-// processes are alive although the keeper does not know the container.
+// release says that the container has ended, and that the caller is to release its resources. AdoptExit has released
+// those of a container that the keeper reports as exited. The error is errLives if the container's processes are alive
+// although the keeper does not know the container.
 func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
-	mounted map[string]bool) (over bool, err error) {
+	mounted map[string]bool) (release bool, err error) {
 	if c.Record().Phase == record.ContainerStarting {
 		defer rc.dropRestored(c)
 	}
@@ -559,7 +561,7 @@ func (rc *Recovery) resolveLogs() {
 
 // adoptUnlisted is adoptStarted where the keeper does not know the container.
 func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
-	mounted map[string]bool) (over bool, err error) {
+	mounted map[string]bool) (release bool, err error) {
 	lived, ended := rc.Teardown.EndUnlisted(ctx, c)
 	r := c.Record()
 	mayHaveRun := lived || r.Phase != record.ContainerStarting || r.StartEnded

@@ -27,7 +27,9 @@ type Keeper interface {
 	Status(ctx context.Context, id string) (*keeper.Status, error)
 	// Delete ends a container and removes all of it.
 	Delete(ctx context.Context, id string) error
-	// Watch calls its function with each event of the keeper's, until the context ends or the keeper goes.
+	// Watch calls its function with an event for every container, and then with one for each change, until the context
+	// ends. Several changes of a container may make one event. After the keeper was killed or upgraded, there is an event
+	// for every container again, and for each that has gone meanwhile.
 	Watch(context.Context, func(keeper.Event)) error
 }
 
