@@ -42,7 +42,7 @@ var calls = map[string]verdict{
 	"StreamPodSandboxes":       works(streams + " TestStreamsHaveEachItemOnceInMessagesThatEveryClientTakes"),
 	"CreateContainer":          works("TestTheImagesDefaultsAreMergedWithWhatIsAskedFor"),
 	"StartContainer":           works("TestAnEndHasACodeAndAReason TestAStartedContainerIsNotStartedAgain"),
-	"StopContainer":            works("TestAStopGivesGraceAndThenKills"),
+	"StopContainer":            works("TestAStopGivesGraceAndThenKills TestAStopThatIsRepeatedSendsNoSecondSignal"),
 	"RemoveContainer":          works("TestARemovalOfARunningContainerKillsIt"),
 	"ListContainers":           works(lists),
 	"StreamContainers":         works(streams),

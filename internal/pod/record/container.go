@@ -55,7 +55,8 @@ type Container struct {
 
 	User       model.User     `json:"user"`
 	StopSignal syscall.Signal `json:"stopSignal"`
-	// StopSignaled: StopContainer has sent StopSignal, and another call does not send it again.
+	// StopSignaled: StopContainer has sent StopSignal, and another call does not send it again. An older version of the
+	// record may not say so.
 	StopSignaled bool `json:"stopSignaled,omitempty"`
 
 	Resources *model.Resources `json:"resources,omitempty"` // as created and updated
