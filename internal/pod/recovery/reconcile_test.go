@@ -183,7 +183,7 @@ func TestLogsAreAdoptedWithoutTheirFileSystem(t *testing.T) {
 	pod := index.NewSandbox(record.NewSandboxes(filepath.Join(dir, "pods"), func(string) string { return dir }, log).
 		New("pod", record.Sandbox{ID: "pod", Config: &model.SandboxConfig{}}))
 	rc.Index.AdoptSandbox(pod)
-	containers := record.NewContainers(filepath.Join(dir, "containers"), log)
+	containers := record.NewContainers(filepath.Join(dir, "containers"), nil, log)
 	running := func(id, path, file string) *index.Container {
 		c := index.NewContainer(containers.New(id, record.Container{ID: id, SandboxID: "pod",
 			Config: &model.ContainerConfig{}, Phase: record.ContainerRunning, LogPath: path, LogFile: file}), pod)
