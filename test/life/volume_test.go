@@ -241,7 +241,7 @@ func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
 		t.Errorf("the status has volumes %v", ext.Volumes)
 	}
 	for api, mounts := range map[string][]*cri.Mount{"v1alpha2": st.Mounts, "v1": first.Status().Mounts} {
-		if len(mounts) != 1 || mounts[0].HostPath != path { // seen to fail without the path
+		if len(mounts) != 1 || mounts[0].HostPath != path {
 			t.Errorf("%s: the status has mounts %v", api, mounts)
 		}
 	}
