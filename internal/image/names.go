@@ -92,7 +92,7 @@ func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
 		s.index.mu.Unlock()
 		return err
 	}
-	changed := append([]*imageRecord{r.with(edit)}, s.index.loses(tag, r.ID)...)
+	changed := s.index.takes(r.with(edit), tag)
 	s.index.mu.Unlock()
 	err = s.db.update(func(tx *bolt.Tx) error {
 		for _, c := range changed {
@@ -125,16 +125,4 @@ func (x *index) keepsTag(src *source.Image) bool {
 func (x *index) keeps(src *source.Image) bool {
 	id, ok := x.names[src.Tag]
 	return ok && src.Keeps != nil && id != src.ID.String() && src.Keeps(src.Tag, id)
-}
-
-// loses is the record, without the tag, of another image that has it: the tag moves, and that image stays
-// by its digest. index.mu is held.
-func (x *index) loses(tag, to string) []*imageRecord {
-	id, ok := x.names[tag]
-	if !ok || id == to {
-		return nil
-	}
-	return []*imageRecord{x.images[id].with(func(c *imageRecord) {
-		c.dropName(&c.Tags, tag)
-	})}
 }

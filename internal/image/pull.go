@@ -292,7 +292,8 @@ func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecor
 	}
 	replaced := r.Manifest != before
 	stale := replaced && !s.index.keepsDocument(before, r.ID)
-	changed := append([]*imageRecord{r}, s.index.loses(src.Tag, r.ID)...)
+	changed := s.index.takes(r, src.Tag)
+	r = changed[0]
 	var records []layerRecord
 	for _, key := range r.needs() {
 		if l := s.index.layers[key]; !l.recorded {
@@ -384,7 +385,7 @@ func describeRecord(src *source.Image, r *imageRecord) {
 	plain := other && src.Checkpoint == ""
 	if r.Removed { // the image comes back, with only the names, annotations and manifest of this pull
 		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
-		r.CheckpointNames, r.CheckpointOf = nil, ""
+		r.CheckpointNames, r.CheckpointOf, r.TakenFrom = nil, "", nil
 		plain = true
 	}
 	if plain && src.Artifact == nil {

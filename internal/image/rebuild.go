@@ -246,7 +246,8 @@ func (d *database) rebuild(quiet bool) error {
 		lost = true
 		d.log.Error("a layer of an image is lost", "error", e)
 	}
-	images := 0
+	images, entered := 0, map[string]*imageRecord{}
+	var without []*imageRecord // images that are lost
 	err = d.update(func(tx *bolt.Tx) error {
 		for key, r := range layers {
 			if tx.Bucket(bucketLayers).Get([]byte(key)) != nil {
@@ -266,10 +267,12 @@ func (d *database) rebuild(quiet bool) error {
 					lost = true
 					d.log.Error("an image is lost: it must be pulled again", "image_id", f.Image.ID,
 						"tags", f.Image.Tags, "layer", key)
+					without = append(without, f.Image)
 					continue next
 				}
 			}
 			images++
+			entered[f.Image.ID] = f.Image
 			if err := put(tx, bucketImages, f.Image.ID, f.Image); err != nil {
 				return err
 			}
@@ -284,6 +287,11 @@ func (d *database) rebuild(quiet bool) error {
 				if err := tx.Bucket(bucketBlobs).Put([]byte(document.key), document.data); err != nil {
 					return err
 				}
+			}
+		}
+		for id, r := range givenBack(without, entered) {
+			if err := put(tx, bucketImages, id, r); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -61,6 +61,9 @@ type imageRecord struct {
 	Blobs []ocispec.Descriptor `json:"blobs,omitempty"`
 	// SpecAnnotations are those of the last pull that brought some.
 	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
+	// TakenFrom are the images that had tags of this one before, oldest first, by tag. It is kept as long as a failure of
+	// power would lose this image, and the tag with it: see returnTags.
+	TakenFrom map[string][]formerHolder `json:"takenFrom,omitempty"`
 
 	// partial: Config has been left out, but for the user. On disk it is always whole: see database.whole.
 	partial bool
@@ -147,6 +150,7 @@ var (
 func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 	c := *r
 	c.Tags, c.Digests, c.CheckpointNames = slices.Clone(r.Tags), slices.Clone(r.Digests), slices.Clone(r.CheckpointNames)
+	c.TakenFrom = maps.Clone(r.TakenFrom)
 	change(&c)
 	return &c
 }
@@ -178,6 +182,7 @@ func (r *imageRecord) addName(list *[]string, name, checkpoint string) {
 func (r *imageRecord) dropName(list *[]string, name string) {
 	*list = slices.DeleteFunc(*list, func(n string) bool { return n == name })
 	r.dropCheckpoint(name)
+	r.forgetHolders(name)
 }
 
 // dropCheckpoint says that the image is no checkpoint by a name.
@@ -302,6 +307,7 @@ func putImage(tx *bolt.Tx, r *imageRecord) error {
 // whose directory cannot be looked at is an error: it may be a lower directory of containers that run.
 func (s *Store) load() error {
 	unsynced := map[string]bool{} // keys of layers that an earlier boot has not synced
+	var lost []*imageRecord       // with such a layer
 	err := s.db.view(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
 			var f layerFile
@@ -338,14 +344,19 @@ func (s *Store) load() error {
 			for _, key := range r.Layers {
 				if s.index.layers[key] == nil {
 					s.log.Warn("image was lost: it must be pulled again", "image_id", r.ID, "layer", key)
-					if !slices.ContainsFunc(r.Layers, func(key string) bool { return unsynced[key] }) {
+					if slices.ContainsFunc(r.Layers, func(key string) bool { return unsynced[key] }) {
+						lost = append(lost, &r)
+					} else {
 						s.hold(&r)
 					}
 					return nil
 				}
 			}
-			lost := func(key string) bool { return s.index.layers[key] == nil }
-			r.Origins, r.Replaced = slices.DeleteFunc(r.Origins, lost), slices.DeleteFunc(r.Replaced, lost)
+			gone := func(key string) bool { return s.index.layers[key] == nil }
+			r.Origins, r.Replaced = slices.DeleteFunc(r.Origins, gone), slices.DeleteFunc(r.Replaced, gone)
+			if !s.index.unsyncedImage(&r) { // it is still noted if an earlier version has synced the image
+				r.TakenFrom = nil
+			}
 			s.index.put(r.current())
 			return nil
 		})
@@ -353,6 +364,7 @@ func (s *Store) load() error {
 	if err != nil {
 		return err
 	}
+	s.returnTags(lost)
 	return s.adopt()
 }
 

@@ -111,12 +111,18 @@ func (s *Store) sync() error {
 	defer s.db.commit.Unlock()
 	s.index.mu.Lock()
 	layers = slices.DeleteFunc(layers, func(l *layer) bool { return s.index.layers[l.Key] != l })
+	images := s.index.synced(layers)
 	s.index.mu.Unlock()
 	err := s.db.update(func(tx *bolt.Tx) error {
 		for _, l := range layers {
 			synced := l.layerRecord
 			synced.Boot = ""
 			if err := put(tx, bucketLayers, l.Key, synced); err != nil {
+				return err
+			}
+		}
+		for _, r := range images {
+			if err := putImage(tx, r); err != nil {
 				return err
 			}
 		}
@@ -129,7 +135,11 @@ func (s *Store) sync() error {
 	for _, l := range layers {
 		l.Boot = ""
 	}
+	s.index.replace(images...)
 	s.index.mu.Unlock()
+	for _, r := range images {
+		s.keepLater(r.ID)
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ type outage struct {
 	pool   []*stored
 
 	mu       sync.Mutex           // guards what follows
+	moving   []*stored            // images that movingTag was published for, and that are or may be on the node
 	has      map[string]bool      // tags of images, by what was acknowledged last
 	busy     map[string]bool      // a call for the tag is under way, or has failed: nothing is promised
 	removed  map[string]bool      // pods whose removal was acknowledged
@@ -40,9 +42,13 @@ type outage struct {
 	outcomes map[string]int       // for the table
 }
 
+// movingTag is a tag that moves: each pull of it brings another image.
+const movingTag = "moving:1"
+
 // stored is an image of the pool, with what its layer holds.
 type stored struct {
 	ref    string
+	id     string
 	diffID string
 	files  map[string]string
 }
@@ -71,8 +77,17 @@ func newOutage(t *testing.T, kind string) *outage {
 	o.newBoot(t)
 	o.Node = nodetest.Start(t, node.Options{Root: filepath.Join(o.fs.At(), "root"), Binaries: o.programs(t)})
 	for i := range 4 {
-		o.pool = append(o.pool, o.push(t, i))
+		s, err := o.push(fmt.Sprintf("stored:%d", i), int64(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.pool = append(o.pool, s)
 	}
+	first, err := o.push(movingTag, int64(len(o.pool)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.moving = []*stored{first}
 	return o
 }
 
@@ -106,9 +121,9 @@ mount --make-rprivate /proc && mount --bind %s /proc/sys/kernel/random/boot_id &
 	return dir
 }
 
-func (o *outage) push(t *testing.T, i int) *stored {
-	t.Helper()
-	r := rand.New(rand.NewSource(int64(i)))
+// push publishes an image whose files are those of a seed.
+func (o *outage) push(name string, seed int64) (*stored, error) {
+	r := rand.New(rand.NewSource(seed))
 	files := map[string]string{}
 	for n := range 30 {
 		data := make([]byte, r.Intn(40<<10))
@@ -116,21 +131,23 @@ func (o *outage) push(t *testing.T, i int) *stored {
 		files[fmt.Sprintf("data/%d/%d", n%5, n)] = string(data)
 	}
 	image, err := registrytest.Image(registrytest.WithFiles(files))
-	if err == nil {
-		err = o.Registry.Push(fmt.Sprintf("stored:%d", i), image)
-	}
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	layers, err := image.Layers()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	diffID, err := layers[0].DiffID()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return &stored{ref: fmt.Sprintf("%s/stored:%d", node.RegistryHost, i), diffID: diffID.String(), files: files}
+	id, err := image.ConfigName()
+	if err != nil {
+		return nil, err
+	}
+	s := &stored{ref: node.RegistryHost + "/" + name, id: id.String(), diffID: diffID.String(), files: files}
+	return s, o.Registry.Push(name, image)
 }
 
 // work pulls and removes images, and has pods come and go, until the context ends. What was acknowledged is noted.
@@ -147,6 +164,12 @@ func (o *outage) work(ctx context.Context, seed int64) *sync.WaitGroup {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			o.podLife(ctx)
+		}
+	})
+	r := rand.New(rand.NewSource(seed + 2))
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			o.move(ctx, r.Int63())
 		}
 	})
 	return &wg
@@ -173,6 +196,20 @@ func (o *outage) change(ctx context.Context, s *stored) {
 	if ctx.Err() == nil {
 		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = !has, false, time.Now()
 		o.outcomes[map[bool]string{true: "removals of images", false: "pulls"}[has]]++
+	}
+}
+
+// move publishes a new image under the tag that moves, and pulls it.
+func (o *outage) move(ctx context.Context, seed int64) {
+	s, err := o.push(movingTag, seed)
+	if err != nil {
+		return
+	}
+	o.mu.Lock()
+	o.moving = append(o.moving, s)
+	o.mu.Unlock()
+	if _, err := o.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: s.ref}}); err == nil {
+		o.note(ctx, func() { o.outcomes["pulls of a tag that moves"]++ })
 	}
 }
 
@@ -256,7 +293,7 @@ func (o *outage) layerDirs(t *testing.T) (byID map[string]string, all int) {
 		if err != nil {
 			continue
 		}
-		for _, s := range o.pool {
+		for _, s := range slices.Concat(o.pool, o.moving) {
 			if strings.Contains(string(record), s.diffID) {
 				byID[s.diffID] = filepath.Join(dir, "fs")
 			}
@@ -344,6 +381,7 @@ func (o *outage) checkImages(t *testing.T) {
 		o.has[s.ref], o.busy[s.ref] = there, false
 		delete(o.acked, s.ref)
 	}
+	present, told = present+1, append(told, o.checkMoving(t)...)
 	var dirs map[string]string
 	nodetest.Eventually(t, time.Minute, "the layers that nothing needs are gone", func() error {
 		var all int
@@ -360,10 +398,41 @@ func (o *outage) checkImages(t *testing.T) {
 	}
 }
 
+// checkMoving checks that one of the images that had the tag that moves has it, and is whole. It removes the others.
+func (o *outage) checkMoving(t *testing.T) (holder []*stored) {
+	t.Helper()
+	ctx := nodetest.Context(t)
+	list, err := o.Images.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := 0
+	for _, s := range o.moving {
+		i := slices.IndexFunc(list.Images, func(image *cri.Image) bool { return image.Id == s.id })
+		switch {
+		case i < 0:
+		case slices.Contains(list.Images[i].RepoTags, s.ref):
+			holder = append(holder, s)
+		default:
+			others++
+			image := &cri.ImageSpec{Image: s.id}
+			if _, err := o.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: image}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if len(holder) != 1 {
+		t.Fatalf("%d images have the tag that moves; there are %d others that had it", len(holder), others)
+	}
+	o.moving = holder
+	return holder
+}
+
 // TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are
 // for each file system. berthd becomes ready, images that are told are whole, and so are all that an earlier boot
-// has told; one whose pull was acknowledged in the moment before may be gone. Removed images are gone; removed pods
-// are gone, or NOTREADY. Nothing is left of them. Seen to fail where a layer counts after a boot without a sync.
+// has told; one whose pull was acknowledged in the moment before may be gone. A tag that moves is that of one of the
+// images that had it. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to fail
+// where a layer counts after a boot without a sync, and where a lost image took its tag along.
 func TestPowerCuts(t *testing.T) {
 	cuts := int(number(t, "BERTH_POWER", 2))
 	r := chance(t)
@@ -371,6 +440,7 @@ func TestPowerCuts(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			o := newOutage(t, kind)
 			nodetest.Pull(t, o.Node, node.Busybox)
+			nodetest.Pull(t, o.Node, o.moving[0].ref)
 			o.settle(t)
 			for i := range cuts {
 				seed := r.Int63()
@@ -390,9 +460,9 @@ func TestPowerCuts(t *testing.T) {
 // settle waits until berthd has recorded that all layers are on the disk.
 func (o *outage) settle(t *testing.T) {
 	t.Helper()
-	nodetest.Eventually(t, 20*time.Second, "the image is on the disk", func() error {
+	nodetest.Eventually(t, 20*time.Second, "the images are on the disk", func() error {
 		found, err := filepath.Glob(filepath.Join(o.Root, "images", "layers", "*", "synced"))
-		if err != nil || len(found) == 0 {
+		if err != nil || len(found) < 2 {
 			return fmt.Errorf("%v, %v", found, err)
 		}
 		return nil
