@@ -236,7 +236,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 
 var errClosed = fmt.Errorf("the image store is closed: %w", errdefs.ErrUnavailable)
 
-// Close ends pulls that are under way and waits for them.
+// Close ends pulls that are under way and waits for them. What was pulled is synced: a reboot may follow, or a copy of
+// the disk.
 func (s *Store) Close() error {
 	s.index.mu.Lock()
 	if s.index.closed {
@@ -248,6 +249,9 @@ func (s *Store) Close() error {
 	s.index.events.Close()
 	s.cancel(errClosed)
 	s.work.Wait()
+	if err := s.sync(); err != nil { // the background sync ends with the store, also before a sync that is due
+		s.log.Warn("images are not known to be on disk", "error", err)
+	}
 	return errors.Join(s.db.bolt.Close(), s.lock.Close())
 }
 
