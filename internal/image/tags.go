@@ -14,7 +14,7 @@ import (
 // formerHolder is an image that had a tag before another one took it.
 type formerHolder struct {
 	ID         string `json:"id"`
-	Checkpoint string `json:"checkpoint,omitempty"` // the container whose checkpoint it was by this tag; empty: it was none
+	Checkpoint string `json:"checkpoint,omitempty"` // the container that it was a checkpoint of by this tag; empty: none
 }
 
 // forgetHolders says that the image has a tag for good, or has lost it: the tag is not given back to those images that

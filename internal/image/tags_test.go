@@ -15,9 +15,9 @@ import (
 	rt "berth/internal/registrytest"
 )
 
-// cutPower has the power fail, and opens the store in the next boot: its records are those that are on the disk now, and
-// layers that were not synced are of another boot. A sync that is under way then is let go by resume. With spoil, the
-// database is spoilt too.
+// cutPower has the power fail, and opens the store in the next boot: its records are those that are on the disk now,
+// and layers that were not synced are of another boot. A sync that is under way then is let go by resume. With spoil,
+// the database is spoilt too.
 func (f *fixture) cutPower(resume func(), spoil bool) {
 	f.t.Helper()
 	root := f.t.TempDir()

@@ -431,8 +431,8 @@ func (o *outage) checkMoving(t *testing.T) (holder []*stored) {
 // TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are
 // for each file system. berthd becomes ready, images that are told are whole, and so are all that an earlier boot
 // has told; one whose pull was acknowledged in the moment before may be gone. A tag that moves is that of one of the
-// images that had it. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to fail
-// where a layer counts after a boot without a sync, and where a lost image took its tag along.
+// images that had it. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to
+// fail where a layer counts after a boot without a sync, and where a lost image took its tag along.
 func TestPowerCuts(t *testing.T) {
 	cuts := int(number(t, "BERTH_POWER", 2))
 	r := chance(t)
