@@ -66,7 +66,7 @@ func readInRoot(root, what string) ([]string, error) {
 	return files, nil
 }
 
-// PathInRoot is where a name is in a root file system that may not answer, as inroot.Path says.
+// PathInRoot is where a name is in a root file system that may not answer, as Resolver.Path of inroot says.
 func PathInRoot(ctx context.Context, root, name string) (path string, err error) {
 	err = remote.ask(actPath, root, &path, whileWanted(ctx), name)
 	return path, err

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/annotation"
 	"berth/internal/cgroup"
+	"berth/internal/hostpath/inroot"
 	"berth/internal/model"
 )
 
@@ -84,6 +85,8 @@ type builder struct {
 	brought map[string]string
 	// sources are the paths that devices have on the host, by those in the container.
 	sources map[string]string
+	// resolver has a limit for the sub paths of all images; nil: none was looked for yet.
+	resolver *inroot.Resolver
 
 	spec     *specs.Spec
 	who      model.User

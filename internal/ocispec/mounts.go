@@ -383,7 +383,10 @@ func (b *builder) imageSource(m *model.Mount) (string, error) {
 	if path.IsAbs(m.ImageSubPath) || slices.Contains(strings.Split(m.ImageSubPath, "/"), "..") {
 		return "", invalid("image sub path %q is absolute or leads up", m.ImageSubPath)
 	}
-	find := inroot.Path
+	if b.resolver == nil {
+		b.resolver = inroot.NewResolver(b.ctx)
+	}
+	find := b.resolver.Path
 	if mounted.Remote {
 		find = func(root, name string) (string, error) { return hostpath.PathInRoot(b.ctx, root, name) }
 	}
@@ -391,7 +394,7 @@ func (b *builder) imageSource(m *model.Mount) (string, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", invalid("image %s has no %q", m.Image.Image, m.ImageSubPath)
-	case errdefs.IsUnavailable(err):
+	case errdefs.IsUnavailable(err) || err != nil && b.ctx.Err() != nil:
 		return "", fmt.Errorf("image %s: sub path %q: %w", m.Image.Image, m.ImageSubPath, err)
 	case err != nil:
 		return "", invalid("image %s: sub path %q: %v", m.Image.Image, m.ImageSubPath, err)

@@ -326,7 +326,7 @@ func (cr *creation) takeQuotas(ctx context.Context) error {
 	var own []string
 	if !cr.handler.IgnoreDeclaredVolumes {
 		var err error
-		if own, err = storage.OwnVolumes(storage.DeclaredVolumes(cr.img), cr.root, cr.cfg); err != nil {
+		if own, err = storage.OwnVolumes(ctx, storage.DeclaredVolumes(cr.img), cr.root, cr.cfg); err != nil {
 			return err
 		}
 	}

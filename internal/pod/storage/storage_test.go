@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -183,13 +184,42 @@ func TestADeclaredVolumeGivesWayToAMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &model.ContainerConfig{Mounts: []model.Mount{{ContainerPath: "/run/x"}, {ContainerPath: "/cache/"}}}
-	own, err := OwnVolumes([]string{"/cache", "/data", "/etc/hosts", "/proc/x", "/var/run/x", "/var/run/y", "/run/y"},
-		root, cfg)
+	declared := []string{"/cache", "/data", "/etc/hosts", "/proc/x", "/var/run/x", "/var/run/y", "/run/y"}
+	own, err := OwnVolumes(t.Context(), declared, root, cfg)
 	if want := []string{"/data", "/var/run/y"}; err != nil || !slices.Equal(own, want) {
 		t.Errorf("%q and not %q (%v)", own, want, err)
 	}
-	if _, err := OwnVolumes([]string{"/"}, root, cfg); !errdefs.IsInvalidArgument(err) {
+	if _, err := OwnVolumes(t.Context(), []string{"/"}, root, cfg); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("the root as a volume: %v", err)
+	}
+}
+
+// TestLinksOfAnImageDoNotMakeDeclaredVolumesSlow: the paths of all together have a limit, and nobody waits for them who
+// has gone. Seen to fail where each path was resolved by itself.
+func TestLinksOfAnImageDoNotMakeDeclaredVolumesSlow(t *testing.T) {
+	root, deep := t.TempDir(), strings.Repeat("/d", 200)
+	err := os.MkdirAll(filepath.Join(root, deep), 0o700)
+	for i := range 50 {
+		link := filepath.Join(root, deep, "k"+strconv.Itoa(i))
+		err = errors.Join(err, os.Symlink(deep+"/k"+strconv.Itoa(i+1), link))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	for i := range 20 {
+		declared = append(declared, deep+"/k0/v"+strconv.Itoa(i))
+	}
+	if _, err := OwnVolumes(t.Context(), declared[:1], root, &model.ContainerConfig{}); err != nil {
+		t.Errorf("one volume: %v", err)
+	}
+	if _, err := OwnVolumes(t.Context(), declared, root, &model.ContainerConfig{}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("all volumes: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := OwnVolumes(ctx, declared, root, &model.ContainerConfig{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
 }
 

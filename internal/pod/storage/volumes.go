@@ -12,10 +12,10 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/cyphar/filepath-securejoin"
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/hostpath/inroot"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/pod/record"
@@ -56,14 +56,16 @@ func DeclaredVolumes(img *model.Image) []string {
 }
 
 // OwnVolumes are the declared paths for which a container gets a volume of its own: all but those at which it mounts
-// something, or finds what every container has there.
-func OwnVolumes(declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
+// something, or finds what every container has there. The error wraps errdefs.ErrInvalidArgument for a declared path
+// that cannot be a volume, and where links of the image make the paths too long to resolve.
+func OwnVolumes(ctx context.Context, declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
 	if len(declared) == 0 {
 		return nil, nil
 	}
 	// Links of the image lead elsewhere: /var/run/x is /run/x.
+	resolver := inroot.NewResolver(ctx)
 	place := func(p string) (string, error) {
-		at, err := securejoin.SecureJoin(root, p)
+		at, err := resolver.Place(root, p)
 		return strings.TrimPrefix(at, root), err
 	}
 	taken := map[string]bool{"/etc/hosts": true, "/etc/hostname": true, "/etc/resolv.conf": true}

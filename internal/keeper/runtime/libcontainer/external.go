@@ -1,16 +1,18 @@
 package libcontainer
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containerd/errdefs"
-	securejoin "github.com/cyphar/filepath-securejoin"
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/hostpath/inroot"
 )
 
 // CRIU knows a mount of the host's by a key, and is told of it by the text "mnt[KEY]:PATH". libcontainer's keys are
@@ -52,10 +54,11 @@ func externals(config *configs.Config) ([]external, error) {
 	for _, d := range config.Devices {
 		out = append(out, external{point: d.Path})
 	}
+	resolver := inroot.NewResolver(context.Background())
 	for i := range out {
 		e := &out[i]
 		e.point = filepath.Clean("/" + strings.TrimPrefix(e.point, config.Rootfs))
-		at, err := securejoin.SecureJoin(config.Rootfs, e.point)
+		at, err := resolver.Place(config.Rootfs, e.point)
 		if err != nil {
 			return nil, fmt.Errorf("mount at %q: %w: %w", e.point, err, errdefs.ErrFailedPrecondition)
 		}
