@@ -19,7 +19,7 @@ func ApplyExecAs(ctx context.Context, p *specs.Process, as *model.ExecAs, rootfs
 	namespace *model.UserNamespace) error {
 	env := environment(p.Env)
 	if as.User != "" {
-		who, home, err := lookUp(ctx, rootfs, remote, as.User)
+		who, home, err := lookUp(ctx, rootfs, remote, as.User, true)
 		if err != nil {
 			return fmt.Errorf("user: %w", err)
 		}
@@ -30,7 +30,8 @@ func ApplyExecAs(ctx context.Context, p *specs.Process, as *model.ExecAs, rootfs
 			}
 		}
 		if len(groups) > maxGroups {
-			return invalid("user: %d is in %d groups of %s; the kernel takes %d", who.UID, len(groups), groupFile, maxGroups)
+			return invalid("user: %d is in more than the %d groups that the kernel takes, by %s of the image", who.UID,
+				maxGroups, groupFile)
 		}
 		who.Groups = groups
 		if err := checkMapped(who, namespace); err != nil {

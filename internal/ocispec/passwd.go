@@ -1,8 +1,12 @@
 package ocispec
 
 import (
+	"bufio"
+	"bytes"
 	"context"
-	"iter"
+	"errors"
+	"fmt"
+	"io"
 	"strings"
 
 	"berth/internal/hostpath"
@@ -18,6 +22,8 @@ const (
 	groupFile  = "/etc/group"
 	// maxDatabase bounds a user database: it comes from an image.
 	maxDatabase = 8 << 20
+	// maxEntry bounds a line of a user database. One line at a time is in memory.
+	maxEntry = 1 << 20
 	// maxHome bounds a home directory, which becomes part of the environment: longer ones are no path (PATH_MAX).
 	maxHome = 4095
 )
@@ -31,30 +37,45 @@ const (
 	fieldList  = 3 // of group: its members, with commas between
 )
 
-// lookUp resolves a user in a root file system: its IDs, the groups that list it, and its home. remote: the file system
-// may not answer.
-func lookUp(ctx context.Context, root string, remote bool, spec string) (model.User, string, error) {
+// lookUp resolves a user in a root file system: its IDs, the groups that list it, and its home. Without listed, the
+// groups are left out. remote: the file system may not answer.
+func lookUp(ctx context.Context, root string, remote bool, spec string, listed bool) (model.User, string, error) {
 	if remote {
 		files, err := hostpath.ReadInRoot(ctx, root, maxDatabase, passwdFile, groupFile)
 		if err != nil {
 			return model.User{}, "", err
 		}
-		return findUser(files[0], files[1], spec)
+		return findUser(inMemory(files[0], files[1]), spec, listed)
 	}
-	passwd, err := inroot.Read(root, passwdFile, maxDatabase)
-	if err != nil {
-		return model.User{}, "", err
-	}
-	group, err := inroot.Read(root, groupFile, maxDatabase)
-	if err != nil {
-		return model.User{}, "", err
-	}
-	return findUser(passwd, group, spec)
+	return findUser(func(name string) (io.ReadCloser, error) {
+		file, err := inroot.OpenIfThere(root, name, maxDatabase)
+		if err != nil {
+			return nil, err
+		}
+		if file == nil {
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		return file, nil
+	}, spec, listed)
 }
 
-// findUser resolves `user[:group]` by the content of /etc/passwd and /etc/group. No user is root. A number needs
-// no line, and of several lines the first counts. Only numbers that are used have to be right.
-func findUser(passwd, group, spec string) (model.User, string, error) {
+// databases opens a user database, by its name in the image. One that is missing is empty.
+type databases func(name string) (io.ReadCloser, error)
+
+// inMemory are user databases that have been read.
+func inMemory(passwd, group string) databases {
+	return func(name string) (io.ReadCloser, error) {
+		content := passwd
+		if name == groupFile {
+			content = group
+		}
+		return io.NopCloser(strings.NewReader(content)), nil
+	}
+}
+
+// findUser resolves `user[:group]` by /etc/passwd and /etc/group. No user is root. A number needs no line, and of
+// several lines the first counts. Only numbers that are used have to be right.
+func findUser(files databases, spec string, listed bool) (model.User, string, error) {
 	user, groupName, _ := strings.Cut(spec, ":")
 	if user == "" {
 		user = "0"
@@ -64,9 +85,10 @@ func findUser(passwd, group, spec string) (model.User, string, error) {
 	if err != nil {
 		return model.User{}, "", err
 	}
-	entry, found := find(passwdFile, passwd, user, uid, numeric)
+	entry, err := files.find(passwdFile, user, uid, numeric)
 	switch {
-	case found:
+	case err != nil:
+	case entry != nil:
 		who.UID, err = entry.id("user", fieldID)
 	case numeric:
 		who.UID = uid
@@ -78,84 +100,114 @@ func findUser(passwd, group, spec string) (model.User, string, error) {
 	}
 	switch {
 	case groupName != "":
-		who.GID, err = findGroup(group, groupName)
-	case found:
+		who.GID, err = files.findGroup(groupName)
+	case entry != nil:
 		who.GID, err = entry.id("user", fieldGroup)
 	}
-	if err != nil || !found {
+	if err != nil || entry == nil {
 		return who, home, err
 	}
-	if given := entry.fields[fieldHome]; given != "" {
+	if given := entry.text(fieldHome); given != "" {
 		home = given
 	}
 	if len(home) > maxHome || strings.IndexByte(home, 0) >= 0 {
 		return model.User{}, "", invalid(
 			"%s of the image, line %d: user %.64q has a home directory of %d bytes, or with a NUL "+
-				"byte: %.64q", passwdFile, entry.line, entry.fields[fieldName], len(home), home)
+				"byte: %.64q", passwdFile, entry.line, entry.text(fieldName), len(home), home)
 	}
-	who.Groups, err = groupsOf(group, entry.fields[fieldName])
+	if listed {
+		who.Groups, err = files.groupsOf(entry.text(fieldName))
+	}
 	return who, home, err
 }
 
-func findGroup(group, name string) (int64, error) {
+func (files databases) findGroup(name string) (int64, error) {
 	gid, numeric, err := model.ParseSubject("group", name)
 	if err != nil || numeric {
 		return gid, err
 	}
-	entry, found := find(groupFile, group, name, 0, false)
-	if !found {
+	entry, err := files.find(groupFile, name, 0, false)
+	if err != nil {
+		return 0, err
+	}
+	if entry == nil {
 		return 0, invalid("group %.64q is not in %s of the image", name, groupFile)
 	}
 	return entry.id("group", fieldID)
 }
 
-// groupsOf are the groups that list a user, in the order of the file.
-func groupsOf(group, user string) ([]int64, error) {
-	var out []int64
+// groupsOf are the groups that list a user, each once, in the order of the file.
+func (files databases) groupsOf(user string) ([]int64, error) {
 	if user == "" {
 		return nil, nil
 	}
-	for entry := range entries(groupFile, group) {
-		for member := range strings.SplitSeq(entry.fields[fieldList], ",") {
-			if member != user {
-				continue
-			}
-			gid, err := entry.id("group", fieldID)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, gid)
-			break
+	var groups groupSet
+	err := files.each(groupFile, func(entry *databaseEntry) (bool, error) {
+		if !entry.lists(user) {
+			return true, nil
 		}
-	}
-	return out, nil
+		gid, err := entry.id("group", fieldID)
+		if err == nil && !groups.add(gid) {
+			err = invalid("user %.64q is in more than the %d groups that the kernel takes, by %s of the image", user, maxGroups,
+				groupFile)
+		}
+		return true, err
+	})
+	return groups.list, err
 }
 
-// find is the first line with a name, or with an ID.
-func find(file, content, name string, id int64, numeric bool) (databaseEntry, bool) {
-	for entry := range entries(file, content) {
-		if !numeric {
-			if entry.fields[fieldName] == name {
-				return entry, true
-			}
-		} else if n, ok := model.ParseID(entry.fields[fieldID]); ok && n == id {
-			return entry, true
-		}
+// groupSet is a list of groups without doubles. It grows with the groups that differ: an image may list a user in one
+// group a million times.
+type groupSet struct {
+	list []int64
+	seen map[int64]struct{}
+}
+
+// add adds a group, unless it would be one more than a process can have.
+func (s *groupSet) add(gid int64) bool {
+	if _, ok := s.seen[gid]; ok {
+		return true
 	}
-	return databaseEntry{}, false
+	if len(s.list) == maxGroups {
+		return false
+	}
+	if s.seen == nil {
+		s.seen = map[int64]struct{}{}
+	}
+	s.seen[gid] = struct{}{}
+	s.list = append(s.list, gid)
+	return true
+}
+
+// find is the first line with a name, or with an ID; nil: there is none.
+func (files databases) find(file, name string, id int64, numeric bool) (found *databaseEntry, err error) {
+	err = files.each(file, func(entry *databaseEntry) (bool, error) {
+		hit := !numeric && string(entry.fields[fieldName]) == name
+		if numeric {
+			n, ok := model.ParseID(entry.text(fieldID))
+			hit = ok && n == id
+		}
+		if hit {
+			found = entry
+		}
+		return !hit, nil
+	})
+	return found, err
 }
 
 // databaseEntry is a line of a user database. Fields that the line lacks are empty.
 type databaseEntry struct {
 	file   string
 	line   int
-	fields [fieldHome + 1]string
+	fields [fieldHome + 1][]byte
 }
+
+func (e *databaseEntry) text(field int) string { return string(e.fields[field]) }
 
 // id is a user's or a group's number. No number at all is refused too: it would have to be guessed, and the guess
 // be root.
 func (e *databaseEntry) id(what string, field int) (int64, error) {
-	id, ok := model.ParseID(e.fields[field])
+	id, ok := model.ParseID(e.text(field))
 	if ok {
 		return id, nil
 	}
@@ -167,23 +219,46 @@ func (e *databaseEntry) id(what string, field int) (int64, error) {
 		e.file, e.line, what, e.fields[fieldName], which, e.fields[field], MaxID)
 }
 
-// entries are the lines of a user database that are neither empty nor comments. They share the memory of the content.
-func entries(file, content string) iter.Seq[databaseEntry] {
-	return func(yield func(databaseEntry) bool) {
-		number := 0
-		for line := range strings.Lines(content) {
-			number++
-			line = strings.TrimSpace(line)
-			if line == "" || line[0] == '#' {
-				continue
-			}
-			entry := databaseEntry{file: file, line: number}
-			for i, more := 0, true; more && i < len(entry.fields); i++ {
-				entry.fields[i], line, more = strings.Cut(line, ":")
-			}
-			if !yield(entry) {
-				return
-			}
+// lists tells whether a line of a group has a user among its members.
+func (e *databaseEntry) lists(user string) bool {
+	for member := range bytes.SplitSeq(e.fields[fieldList], []byte{','}) {
+		if string(member) == user {
+			return true
 		}
 	}
+	return false
+}
+
+// each calls a function with each line of a user database that is neither empty nor a comment, until it returns false
+// or an error. The next line is read into the same memory.
+func (files databases) each(name string, do func(*databaseEntry) (more bool, err error)) error {
+	file, err := files(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(io.LimitReader(file, maxDatabase))
+	lines.Buffer(nil, maxEntry)
+	entry := &databaseEntry{file: name} // one for all: a file may have a million lines
+	for lines.Scan() {
+		entry.line++
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		clear(entry.fields[:])
+		for i, more := 0, true; more && i < len(entry.fields); i++ {
+			entry.fields[i], line, more = bytes.Cut(line, []byte{':'})
+		}
+		if more, err := do(entry); err != nil || !more {
+			return err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return invalid("%s of the image, line %d: it has more than %d bytes", name, entry.line+1, maxEntry)
+	}
+	if lines.Err() != nil {
+		return fmt.Errorf("%s of the image: %w", name, lines.Err())
+	}
+	return nil
 }

@@ -1,9 +1,11 @@
 package ocispec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -126,9 +128,50 @@ func TestTheGroupsOfAUserAreBounded(t *testing.T) {
 	}
 	write(t, filepath.Join(in.Rootfs, groupFile), group.String())
 	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
-		!strings.Contains(err.Error(), "65537 groups") {
+		!strings.Contains(err.Error(), "more than the 65536 groups") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestALongUserDatabaseTakesLittleMemory, though it lists a user in the same group half a million times. Seen to fail,
+// with 50 MiB, where both databases were read as a whole and each of these lines was a group.
+func TestALongUserDatabaseTakesLittleMemory(t *testing.T) {
+	in := input(t)
+	in.Image.User = "web:staff"
+	const line = "g:x:77:a,web\n"
+	write(t, filepath.Join(in.Rootfs, groupFile), "staff:x:9:\n"+strings.Repeat(line, (maxDatabase-64)/len(line)))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	out := build(t, in)
+	runtime.ReadMemStats(&after)
+	if want := []int64{9, 77}; !slices.Equal(out.User.Groups, want) {
+		t.Errorf("groups %v, not %v", out.User.Groups, want)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
+		t.Errorf("it took %d MiB", took>>20)
+	}
+}
+
+// TestALongLineOfAUserDatabaseIsRefused where it is read: a user that an earlier line has is found.
+func TestALongLineOfAUserDatabaseIsRefused(t *testing.T) {
+	in := input(t)
+	write(t, filepath.Join(in.Rootfs, passwdFile), "web:x:5:5::/:\n"+strings.Repeat("x", maxEntry)+"\nlate:x:6:6::/:\n")
+	in.Image.User = "web"
+	build(t, in)
+	in.Image.User = "late"
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+		!strings.Contains(err.Error(), "line 2") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestGroupsThatAreNotUsedAreNotRead: a pod that takes none from its image may have one that lists a user in too many.
+func TestGroupsThatAreNotUsedAreNotRead(t *testing.T) {
+	in := input(t)
+	in.Image.User = "web"
+	in.Container.Security.SupplementalGroupsStrict = true
+	write(t, filepath.Join(in.Rootfs, groupFile), "g:x:abc:web\n")
+	build(t, in)
 }
 
 func TestAHomeThatIsNoPathIsRefused(t *testing.T) {
@@ -153,7 +196,7 @@ func FuzzPasswd(f *testing.F) {
 	f.Add("#a:x:1:1::/:\r\n\ta:x::::\n::::::::\n+\n", "a:x:1:a,a,,\n", "a:a")
 	f.Add("a:x:00:+1::/\x00:", "a:x: 1:a", "a:-1")
 	f.Fuzz(func(t *testing.T, passwd, group, user string) {
-		who, home, err := findUser(passwd, group, user)
+		who, home, err := findUser(inMemory(passwd, group), user, true)
 		if err != nil {
 			if !errors.Is(err, errdefs.ErrInvalidArgument) {
 				t.Errorf("an error without a code: %v", err)
@@ -166,10 +209,14 @@ func FuzzPasswd(f *testing.F) {
 			}
 		}
 		var known strings.Builder
-		for entry := range entries(passwdFile, passwd) {
-			if _, ok := model.ParseID(entry.fields[fieldID]); ok {
-				fmt.Fprintln(&known, strings.Join(entry.fields[:], ":")+":shell")
+		err = inMemory(passwd, "").each(passwdFile, func(entry *databaseEntry) (bool, error) {
+			if _, ok := model.ParseID(entry.text(fieldID)); ok {
+				fmt.Fprintf(&known, "%s:shell\n", bytes.Join(entry.fields[:], []byte{':'}))
 			}
+			return true, nil
+		})
+		if err != nil {
+			return // a line that is too long, after the user's
 		}
 		find := func(spec string) (*mobyuser.ExecUser, error) {
 			return mobyuser.GetExecUser(spec, &mobyuser.ExecUser{Home: "/"}, strings.NewReader(known.String()),
@@ -183,7 +230,9 @@ func FuzzPasswd(f *testing.F) {
 		}
 		groups := make([]int64, 0, len(listed.Sgids))
 		for _, gid := range listed.Sgids {
-			groups = append(groups, int64(gid))
+			if !slices.Contains(groups, int64(gid)) {
+				groups = append(groups, int64(gid))
+			}
 		}
 		if theirs.Home == "" {
 			theirs.Home = "/"
@@ -202,25 +251,29 @@ func FuzzGroup(f *testing.F) {
 	f.Add("a:x:4294967296:b\na:x:2:b", "c", "a")
 	f.Add("a\na:x\na:x:\na:x:5\n", "", "a")
 	f.Fuzz(func(t *testing.T, group, member, name string) {
-		list, err := groupsOf(group, member)
+		files := inMemory("", group)
+		list, err := files.groupsOf(member)
 		if err != nil && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("an error without a code: %v", err)
 		}
-		lines := 0
-		for entry := range entries(groupFile, group) {
-			if member == "" || !slices.Contains(strings.Split(entry.fields[fieldList], ","), member) {
-				continue
+		var want []int64
+		readErr := files.each(groupFile, func(entry *databaseEntry) (bool, error) {
+			if member == "" || !slices.Contains(strings.Split(entry.text(fieldList), ","), member) {
+				return true, nil
 			}
-			gid, ok := model.ParseID(entry.fields[fieldID])
-			if err == nil && (!ok || lines >= len(list) || list[lines] != gid) {
+			gid, ok := model.ParseID(entry.text(fieldID))
+			if err == nil && !ok {
 				t.Fatalf("line %d is %q, and the groups are %v", entry.line, entry.fields, list)
 			}
-			lines++
+			if !slices.Contains(want, gid) {
+				want = append(want, gid)
+			}
+			return true, nil
+		})
+		if err == nil && (readErr != nil || !slices.Equal(list, want)) {
+			t.Errorf("%v, and the lines say %v, %v", list, want, readErr)
 		}
-		if lines < len(list) {
-			t.Errorf("%v of %d lines", list, lines)
-		}
-		gid, err := findGroup(group, name)
+		gid, err := files.findGroup(name)
 		if err == nil && (gid < 0 || gid > MaxID) || err != nil && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("group %q is %d, %v", name, gid, err)
 		}
@@ -239,7 +292,7 @@ func BenchmarkUserDatabase(b *testing.B) {
 		b.Run(fmt.Sprint(lines), func(b *testing.B) {
 			b.SetBytes(int64(passwd.Len() + group.Len()))
 			for b.Loop() {
-				if _, _, err := findUser(passwd.String(), group.String(), "last"); err != nil {
+				if _, _, err := findUser(inMemory(passwd.String(), group.String()), "last", true); err != nil {
 					b.Fatal(err)
 				}
 			}

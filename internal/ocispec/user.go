@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -25,12 +24,9 @@ func (b *builder) user() error {
 	if err != nil {
 		return err
 	}
-	who, home, err := lookUp(b.ctx, b.in.Rootfs, b.in.RemoteLayers, spec)
+	who, home, err := lookUp(b.ctx, b.in.Rootfs, b.in.RemoteLayers, spec, !b.security.SupplementalGroupsStrict)
 	if err != nil {
 		return err
-	}
-	if b.security.SupplementalGroupsStrict {
-		who.Groups = nil
 	}
 	for i, gid := range b.security.SupplementalGroups {
 		if gid < 0 || gid > MaxID {
@@ -38,19 +34,16 @@ func (b *builder) user() error {
 		}
 	}
 	// The primary group is among the groups, so that a file of that group which denies it access does deny it.
-	all := slices.Concat([]int64{who.GID}, who.Groups, b.security.SupplementalGroups)
-	seen := make(map[int64]bool, len(all))
-	who.Groups = all[:0]
-	for _, gid := range all {
-		if !seen[gid] {
-			seen[gid] = true
-			who.Groups = append(who.Groups, gid)
+	var all groupSet
+	for _, groups := range [][]int64{{who.GID}, who.Groups, b.security.SupplementalGroups} {
+		for _, gid := range groups {
+			if !all.add(gid) {
+				return invalid("user %d is in more than the %d groups that the kernel takes, by the container and by %s of the "+
+					"image", who.UID, maxGroups, groupFile)
+			}
 		}
 	}
-	if len(who.Groups) > maxGroups {
-		return invalid("user %d is in %d groups, of the container and of %s of the image; the kernel takes %d", who.UID,
-			len(who.Groups), groupFile, maxGroups)
-	}
+	who.Groups = all.list
 	if err := checkMapped(who, b.userNamespace()); err != nil {
 		return err
 	}
