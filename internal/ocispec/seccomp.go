@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -156,29 +157,57 @@ var seccompActions = map[specs.LinuxSeccompAction]bool{
 	specs.ActTrace: true, specs.ActAllow: true, specs.ActLog: true,
 }
 
+// maxListener is how long the path of an agent's socket may be (sockaddr_un).
+const maxListener = 107
+
+// checkSeccomp refuses what no container could start with. Rules and names are runc's: without an agent there is nobody
+// to tell of a call, and a call to write(2) that an agent is told of would keep the filter's descriptor from getting to
+// the agent. The agent of a profile that tells it of no call is ignored, as the OCI runtime specification has it.
 func checkSeccomp(p *specs.LinuxSeccomp) error {
-	if p.ListenerPath != "" || p.ListenerMetadata != "" {
-		return errors.New(`"listenerPath": notifications are not supported`)
+	if err := checkListener(p); err != nil {
+		return err
 	}
-	check := func(where string, action specs.LinuxSeccompAction) error {
+	notifies := false
+	check := func(where string, action specs.LinuxSeccompAction, names []string) error {
 		switch {
+		case action == specs.ActNotify && p.ListenerPath == "":
+			return fmt.Errorf(`%s: SCMP_ACT_NOTIFY without "listenerPath", the socket of the agent that is told`, where)
+		case action == specs.ActNotify && names == nil:
+			return fmt.Errorf("%s: SCMP_ACT_NOTIFY cannot be used as default action", where)
+		case action == specs.ActNotify && slices.Contains(names, "write"):
+			return fmt.Errorf("%s: SCMP_ACT_NOTIFY cannot be used for the write syscall", where)
 		case action == specs.ActNotify:
-			return fmt.Errorf("%s: SCMP_ACT_NOTIFY: notifications are not supported", where)
+			notifies = true
 		case !seccompActions[action]:
 			return fmt.Errorf("%s: action %q is unknown", where, action)
 		}
 		return nil
 	}
-	if err := check("defaultAction", p.DefaultAction); err != nil {
+	if err := check("defaultAction", p.DefaultAction, nil); err != nil {
 		return err
 	}
 	for i, rule := range p.Syscalls {
 		if len(rule.Names) == 0 {
 			return fmt.Errorf("syscalls[%d]: no names", i)
 		}
-		if err := check(fmt.Sprintf("syscalls[%d]", i), rule.Action); err != nil {
+		if err := check(fmt.Sprintf("syscalls[%d]", i), rule.Action, rule.Names); err != nil {
 			return err
 		}
+	}
+	if !notifies {
+		p.ListenerPath, p.ListenerMetadata = "", ""
+	}
+	return nil
+}
+
+func checkListener(p *specs.LinuxSeccomp) error {
+	switch path := p.ListenerPath; {
+	case path == "" && p.ListenerMetadata != "":
+		return errors.New(`"listenerMetadata" without "listenerPath"`)
+	case path != "" && !filepath.IsAbs(path):
+		return fmt.Errorf(`"listenerPath": %q is not an absolute path`, path)
+	case len(path) > maxListener || strings.ContainsRune(path, 0):
+		return fmt.Errorf(`"listenerPath": %q is no path of a socket (at most %d bytes)`, path, maxListener)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 	}
 	result, err := m.cfg.Keeper.Run(ctx, st.request())
 	if err = m.dirs.Barred(&st.pod, err); err != nil {
-		return st.failed(ctx, err)
+		return st.failed(ctx, m.ofAgent(c, err))
 	}
 	steps.Trace(ctx, phases(result))
 	if err := st.record(result); err != nil {

@@ -82,7 +82,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	started()
 	io.CloseTheirs()
 	if err != nil {
-		return nil, e.wrap(notStarted(err))
+		return nil, e.wrap(notStarted(e.m.ofAgent(e.container, err)))
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	io.Start(client, result.Console, done)

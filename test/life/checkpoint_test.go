@@ -434,6 +434,12 @@ func TestWhatCannotBeWrittenDownIsRefused(t *testing.T) {
 		binary := nodetest.RunPodHandler(t, n, "runc").Run()
 		want(tryCheckpoint(t, n, binary, filepath.Join(dir, "x"), 0), codes.Unimplemented, "runc")
 	}
+	agent, _ := told(t, newSeccompAgent(t, false).socket, "mkdir")
+	agents := p.Run(agent)
+	want(tryCheckpoint(t, n, agents, filepath.Join(dir, "x"), 0), codes.Unimplemented, "its seccomp profile has the agent")
+	if got := agents.Sh("echo lives"); got != "lives" {
+		t.Errorf("the container with a seccomp agent: %q", got)
+	}
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
 		t.Errorf("left over: %v", entries)
 	}

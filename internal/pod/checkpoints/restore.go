@@ -270,6 +270,12 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 		!permits(is.DefaultAction) {
 		return re.differ("the default action of the seccomp filter", is.DefaultAction, was.DefaultAction)
 	}
+	for _, p := range []*specs.LinuxSeccomp{spec.Linux.Seccomp, old.Linux.Seccomp} {
+		if p != nil && p.ListenerPath != "" {
+			return fmt.Errorf("the checkpoint %s, or the request, has a seccomp profile with an agent (listenerPath %s): CRIU "+
+				"cannot give a restored filter to an agent: %w", re.Source, p.ListenerPath, errdefs.ErrFailedPrecondition)
+		}
+	}
 	if more := moreCapabilities(spec, old); len(more) > 0 {
 		return re.differ("capabilities", "without "+strings.Join(more, ", "), "with them")
 	}

@@ -35,11 +35,13 @@ func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
 }
 
 // CRIU gives the mounts and the filter of a checkpoint back as they were, whatever the request says of them. Seen to
-// fail without sameOptions and without the comparison of the default actions.
+// fail without sameOptions, without the comparison of the default actions and with agents taken for none.
 func TestARestoredProcessHasTheMountOptionsAndFilterThatTheRequestGives(t *testing.T) {
 	filter := func(action specs.LinuxSeccompAction) *specs.LinuxSeccomp {
 		return &specs.LinuxSeccomp{DefaultAction: action}
 	}
+	told := filter(specs.ActAllow)
+	told.ListenerPath = "/run/agent.sock"
 	spec := func(volume, own string, seccomp *specs.LinuxSeccomp) *specs.Spec {
 		return &specs.Spec{
 			Process: &specs.Process{}, Root: &specs.Root{}, Linux: &specs.Linux{Seccomp: seccomp},
@@ -69,6 +71,9 @@ func TestARestoredProcessHasTheMountOptionsAndFilterThatTheRequestGives(t *testi
 			refused: "the default action of the seccomp filter"},
 		"filter that logs": {was: spec("", "", filter(specs.ActLog)), is: spec("", "", filter(specs.ActErrno)),
 			refused: "the default action of the seccomp filter"},
+		"filter with an agent": {was: spec("", "", told), is: spec("", "", filter(specs.ActAllow)), refused: "with an agent"},
+		"request with an agent": {was: spec("", "", filter(specs.ActAllow)), is: spec("", "", told),
+			refused: "with an agent"},
 	} {
 		re := &Restoring{info: &checkpoint.Info{Spec: test.was, Streams: []string{"/dev/null", "", ""}}}
 		cfg := &model.ContainerConfig{Mounts: []model.Mount{{ContainerPath: "/data"}}}

@@ -24,7 +24,22 @@ import (
 
 // Freeze freezes a container for a checkpoint.
 func (e *Engine) Freeze(ctx context.Context, c runtime.Container) error {
-	return e.with(ctx, c, func(lib *libcontainer.Container) error { return freeze(c, lib) })
+	return e.with(ctx, c, func(lib *libcontainer.Container) error {
+		if err := withoutAgent(c, lib); err != nil {
+			return err
+		}
+		return freeze(c, lib)
+	})
+}
+
+// withoutAgent refuses the checkpoint of a container whose seccomp profile has an agent. CRIU restores the filter, and
+// cannot give the agent a descriptor of it: each call that the agent was told of would fail with ENOSYS.
+func withoutAgent(c runtime.Container, lib *libcontainer.Container) error {
+	if p := lib.Config().Seccomp; notifies(p) {
+		return fmt.Errorf("checkpoint of container %s: its seccomp profile has the agent at %s told of system calls, and "+
+			"CRIU cannot give a restored filter to an agent: %w", c.ID(), p.ListenerPath, errdefs.ErrNotImplemented)
+	}
+	return nil
 }
 
 // freeze freezes a container, which may be frozen already.
@@ -41,6 +56,9 @@ func freeze(c runtime.Container, lib *libcontainer.Container) error {
 // Checkpoint freezes a container and has CRIU write its processes down.
 func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
 	return e.with(ctx, c, func(lib *libcontainer.Container) error {
+		if err := withoutAgent(c, lib); err != nil {
+			return err
+		}
 		if err := freeze(c, lib); err != nil {
 			return err
 		}

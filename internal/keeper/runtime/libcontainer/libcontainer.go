@@ -152,12 +152,22 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if join != nil {
 		setup.ExecEngine, setup.ExecReason = protocol.EngineStage, "it does all that execs of this container need"
 	}
+	told, err := e.newAgent(ctx, c, l.Config.Seccomp)
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	if told != nil {
+		l.Config.Seccomp = withListener(l.Config.Seccomp, told.path)
+	}
 	l.Phases.End("seccomp")
 	lib, err := libcontainer.Create(e.dir.States(), c.ID(), l.Config)
 	if err != nil {
 		return err
 	}
-	if err := e.begin(ctx, lib, p, l, join, setup, last); err != nil {
+	b := &beginning{lib: lib, p: p, l: l, join: join, setup: setup, last: last, told: told}
+	if err := e.begin(told.context(ctx), c, b); err != nil {
+		err = told.is(err)
 		if derr := e.destroy(c, lib); derr != nil {
 			c.Log().Warn("remove container that did not start", "error", derr)
 		}
@@ -166,41 +176,74 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	return nil
 }
 
-// begin starts the init process of a container that has been created, and lets its program begin.
-func (e *Engine) begin(
-	ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch, join *record.Join,
-	setup protocol.Setup, last *stage.Last,
-) error {
+// beginning is the part of a container's start after libcontainer has created it.
+type beginning struct {
+	lib   *libcontainer.Container
+	p     *libcontainer.Process
+	l     *runtime.Launch
+	join  *record.Join // nil: the stage starts no execs in it
+	setup protocol.Setup
+	last  *stage.Last // nil: libcontainer does it all
+	told  *agent      // of its seccomp profile; nil: it has none
+}
+
+// begin starts the init process of a container that has been created, and lets its program begin. The end of the
+// context kills the process.
+func (e *Engine) begin(ctx context.Context, c runtime.Container, b *beginning) error {
+	l := b.l
 	defer func() { l.Phases.End("program") }()
-	res, err := start(ctx, lib, p, l)
+	res, err := start(ctx, b.lib, b.p, l)
+	if err == nil {
+		if err = b.told.wait(); err == nil && b.told != nil {
+			err = e.nameAgent(c, b.told)
+		}
+		if err != nil {
+			abandon(b.p, res)
+		}
+	}
 	l.Phases.End("init")
 	if err != nil {
 		return err
 	}
-	res.Setup = setup
-	if st, err := lib.State(); err == nil {
+	res.Setup = b.setup
+	if st, err := b.lib.State(); err == nil {
 		res.Cgroups = cgroupdir.Recorded(st.CgroupPaths)
-		if join != nil {
-			join.Cgroups = maps.Clone(st.CgroupPaths)
-			res.Join = join
+		if b.join != nil {
+			b.join.Cgroups = maps.Clone(st.CgroupPaths)
+			res.Join = b.join
 		}
 	}
 	if err := l.Register(res); err != nil {
 		return err
 	}
 	l.Phases.End("escrow")
-	if err := lib.Exec(); err != nil {
+	// Nobody reaps the process before the start is over.
+	over := context.AfterFunc(ctx, func() { _ = unix.Kill(res.PID, unix.SIGKILL) })
+	err = b.lib.Exec()
+	if !over() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	if last == nil {
+	if b.last == nil {
 		return nil
 	}
-	if err := last.Wait(res.PID); err != nil {
+	if err := b.last.Wait(res.PID); err != nil {
 		// The process is gone in a moment, and is reaped by the exec that it was registered for.
 		_ = unix.Waitid(unix.P_PID, res.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		return err
 	}
 	return nil
+}
+
+// abandon kills a process that was started and that nobody has registered.
+func abandon(p *libcontainer.Process, res runtime.Started) {
+	_ = p.Signal(unix.SIGKILL)
+	_, _ = p.Wait()
+	if res.Console >= 0 {
+		unix.Close(res.Console)
+	}
 }
 
 // Begun tells whether the program has begun: libcontainer's init process waits at a fifo, which is removed a moment
@@ -362,12 +405,25 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		l.Sub = nil
 		p.Env = append(slices.Clone(p.Env), runtime.ExecMark+l.ExecID)
 	}
-	res, err := start(ctx, view, p, l)
+	told, err := e.newAgent(ctx, c, config.Seccomp)
+	if err != nil {
+		return err
+	}
+	defer told.Close()
+	if told != nil {
+		config.Seccomp.ListenerPath = told.path // of this view alone
+	}
+	res, err := start(told.context(ctx), view, p, l)
 	if moves {
 		runtime.MoveExec(res.PID, c.Record().Cgroups, l.SubDir, l.ExecID)
 	}
+	if err == nil {
+		if err = told.wait(); err != nil {
+			abandon(p, res)
+		}
+	}
 	if err != nil {
-		return err
+		return told.is(err)
 	}
 	if err := l.Register(res); err != nil {
 		_ = unix.Kill(res.PID, unix.SIGKILL)
