@@ -51,6 +51,8 @@ type attachment struct {
 	input     *keeper.Input // nil: nothing is sent to the container
 	inputDone chan struct{} // closed when the client's input has ended
 	done      chan struct{} // closed when the client goes
+	// killed is closed when the keeper that copies the output was killed, and keeps the output open nevertheless.
+	killed <-chan struct{}
 }
 
 func (a *attachment) wrap(err error) error {
@@ -78,6 +80,7 @@ func (a *attachment) run(ctx context.Context, id string, ask func() error) (err 
 	if err := a.out.Request(a.request, &a.opts, a.rec.Config.TTY); err != nil {
 		return a.wrap(err)
 	}
+	a.killed = a.m.cfg.Keeper.Killed()
 	err = ask()
 	a.out.CloseTheirs()
 	if err != nil {
@@ -158,7 +161,7 @@ func (a *attachment) wait(ctx context.Context) error {
 	} else {
 		stdinEnded = a.inputDone
 	}
-	err := awaitAttached(ctx, a.container, outputEnded, stdinEnded)
+	err := awaitAttached(ctx, a.container, outputEnded, stdinEnded, a.killed)
 	if err == nil {
 		return nil
 	}
@@ -169,17 +172,20 @@ func (a *attachment) wait(ctx context.Context) error {
 }
 
 // awaitAttached waits until the client's output or input has ended (one of the two channels is nil), or until the
-// container has ended and the rest of its output was sent. It returns an error if ctx ends before.
-func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEnded <-chan struct{}) error {
+// container has ended and the rest of its output was sent, or until the keeper was killed. It returns an error if ctx
+// ends before.
+func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEnded, killed <-chan struct{}) error {
 	select {
 	case <-outputEnded:
 	case <-stdinEnded:
+	case <-killed:
 	case <-c.Exited():
 		if outputEnded == nil {
 			return nil
 		}
 		select {
 		case <-outputEnded:
+		case <-killed:
 		case <-ctx.Done():
 			return ctx.Err() // a client that still reads has to learn that the rest is missing
 		}

@@ -691,6 +691,8 @@ func (k memoryKeeper) Detach(_ context.Context, _, attach string) error {
 	})
 }
 
+func (k memoryKeeper) Killed() <-chan struct{} { return nil }
+
 // Input is read by nobody.
 func (k memoryKeeper) Input(id string) (input *keeper.Input, err error) {
 	err = k.of(id, func(c *memoryContainer) error {

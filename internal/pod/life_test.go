@@ -586,7 +586,7 @@ func TestAClientThatIsCutOffDoesNotGetTheSuccessOfItsCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-container.Exited()
-	if err := awaitAttached(ctx, container, make(chan struct{}), nil); !errors.Is(err, context.Canceled) {
+	if err := awaitAttached(ctx, container, make(chan struct{}), nil, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("an attach ends with the error %v", err)
 	}
 }

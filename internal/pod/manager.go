@@ -63,6 +63,8 @@ type Keeper interface {
 	KillExec(ctx context.Context, containerID, execID string) error
 	Attach(context.Context, *keeper.AttachRequest) error
 	Detach(ctx context.Context, containerID, attachID string) error
+	// Killed is closed when the keeper was killed and keeps what it was given, since it does not end.
+	Killed() <-chan struct{}
 	Input(id string) (*keeper.Input, error)
 	CloseStdin(ctx context.Context, id string) error
 	ReopenLog(ctx context.Context, id string) error

@@ -59,6 +59,7 @@ type Client struct {
 	consoles   map[string]*os.File // nil: there was no room for it
 	awaited    map[string]int      // calls that wait for a console, by its ID; a console of no call is closed
 	arrived    chan struct{}       // closed when a console arrives
+	killed     chan struct{}       // see Killed
 }
 
 // connection is one life of the two sockets.
@@ -120,6 +121,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	c := &Client{
 		cfg: cfg, log: cfg.Logger, session: rand.Text(), changed: make(chan struct{}),
 		consoles: map[string]*os.File{}, awaited: map[string]int{}, arrived: make(chan struct{}),
+		killed: make(chan struct{}),
 	}
 	if !cfg.NoEscrow {
 		warnOfFewDescriptors(cfg.Logger)
@@ -229,7 +231,7 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 		if err == nil {
 			return conn, nil
 		}
-		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
+		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) || errors.Is(err, errKilled)
 		if !absent && !broken(err) && !errors.Is(err, errdefs.ErrUnavailable) {
 			return nil, err
 		}
@@ -264,6 +266,13 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 			fds.Close()
 		}
 	}()
+	pid, err := protocol.Peer(raw)
+	if err != nil {
+		return nil, err
+	}
+	if wasKilled(pid) {
+		return nil, fmt.Errorf("keeper %d: %w", pid, errKilled)
+	}
 	hello := &protocol.Packet{Kind: protocol.Hello, Session: c.session, Escrow: !c.cfg.NoEscrow}
 	if err := fds.Send(hello); err != nil {
 		return nil, err
@@ -299,6 +308,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	}
 	c.escrow.beginSync(same)
 	c.running.Go(func() { c.receive(conn) })
+	c.running.Go(func() { c.watch(conn, pid) })
 	if err := c.greet(ctx, conn, back); err != nil {
 		conn.close()
 		<-conn.received // what the keeper has put into escrow by now is due to the next one

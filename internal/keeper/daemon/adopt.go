@@ -196,7 +196,7 @@ func (a *adoption) adoptRecord(r *record.Container) *container {
 }
 
 // adoptFiles takes over the descriptors of a container's output and input and its pidfd. It owns them. It keeps the
-// descriptors that the container already has.
+// descriptors that the container already has. It does not wait for the log, whose pumps begin once it is open.
 func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	s := a.s
 	if fd, ok := files[protocol.RolePidfd]; ok {
@@ -209,9 +209,8 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	if c.record.LogDone || c.removed {
 		return
 	}
-	first := c.out == nil
-	if first {
-		c.out = logpump.New(c.record.LogPath, s.backlogs, c.log)
+	if c.out == nil {
+		c.out = logpump.Inherit(c.record.LogPath, s.backlogs, c.log)
 		c.out.Limit(c.record.LogLimits, false)
 	}
 	var adopted []*logpump.Pump
@@ -238,12 +237,15 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 		c.pumps[stream] = p
 		adopted = append(adopted, p)
 	}
-	if first {
-		c.out.Recover(adopted...)
-	}
+	// Not here: the log may be on a disk that does not answer, and others wait for the container's lock.
+	out, recovered := c.out, make(chan struct{})
 	for _, p := range adopted {
-		p.Start()
+		p.StartAfter(recovered)
 	}
+	go func() {
+		defer close(recovered)
+		out.Recover(s.sockets.earlierEnded(), adopted...)
+	}()
 	if fd, ok := files[protocol.RoleStdin]; ok && c.stdin < 0 && !c.stdinClosed {
 		delete(files, protocol.RoleStdin)
 		c.stdin = fd
@@ -304,8 +306,7 @@ func (p *process) follow(proc *pidfd.FD) {
 
 // resolve finds out whether the program of an exec has begun, if the exec's keeper ended at that time. The program has
 // begun if the process is not a stage any more, nor a proxy that waits. One of these that still waited when its keeper
-// ended, ends by itself. After
-// an upgrade during this call, the new program resolves the exec again.
+// ended, ends by itself. After an upgrade during this call, the new program resolves the exec again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
@@ -361,8 +362,8 @@ func (a *adoption) mayReturn(id string) bool {
 	return slices.Contains(a.lost, id)
 }
 
-// isGone says that a container whose record is spoilt does not return.
-func (a *adoption) isGone(id string) {
+// forgetLost is called when a container whose record is spoilt does not return any more.
+func (a *adoption) forgetLost(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.lost = slices.DeleteFunc(a.lost, func(lost string) bool { return lost == id })
@@ -372,7 +373,7 @@ func (a *adoption) isGone(id string) {
 // No client could learn of such a container.
 func (a *adoption) endLost(id string) {
 	s := a.s
-	defer a.isGone(id)
+	defer a.forgetLost(id)
 	if _, err := s.containers.get(id); err == nil {
 		return
 	}

@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,11 +21,13 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/keeper/events"
 	"berth/internal/keeper/gate"
+	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/session"
 	"berth/internal/keeper/stage"
+	"berth/internal/quota/quotatest"
 )
 
 // holder is a client that holds an escrow, and has taken all that was put there.
@@ -266,4 +270,48 @@ func TestNothingIsGuessedWhileThingsAreHandedBack(t *testing.T) {
 			t.Errorf("%s, when all was handed back: %v", what, err)
 		}
 	}
+}
+
+// TestAnAdoptionDoesNotWaitForTheLog: nothing that asks for the container waits for a disk that does not answer. Seen
+// to fail with the log opened in adoptFiles.
+func TestAnAdoptionDoesNotWaitForTheLog(t *testing.T) {
+	mount := quotatest.Mount(t, "ext4", "defaults")
+	s, _ := successor(t)
+	c, err := s.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.record.LogPath = filepath.Join(mount, "log")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(r.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := fmt.Fprintln(w, "line"); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	thaw := quotatest.Freeze(t, mount)
+	adopted := make(chan struct{})
+	go func() {
+		defer close(adopted)
+		s.adoption.adoptFiles(c, map[protocol.Role]int{protocol.RoleStdout: fd})
+		c.status()
+	}()
+	select {
+	case <-adopted:
+	case <-time.After(10 * time.Second):
+		t.Error("the adoption waits for the log")
+	}
+	thaw()
+	<-adopted
+	<-c.pumps[logpump.Stdout].Done()
+	if b, err := os.ReadFile(c.record.LogPath); err != nil || !strings.HasSuffix(string(b), " stdout F line\n") {
+		t.Errorf("the log has %q, %v", b, err)
+	}
+	c.out.Close()
 }

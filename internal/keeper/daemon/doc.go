@@ -4,11 +4,13 @@
 // compares the table with the kernel before it uses it. The files:
 //
 //   - server.go: the keeper's parts, its start and its end (package gate refuses calls then)
+//   - lock.go: the lock that only one keeper of a directory has
 //   - containers.go, container.go: the table; one container, with its pipes and its end
-//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what the calls do
+//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go, counts.go: what the calls do
+//   - withdrawn.go: calls whose caller no longer waits, and which are refused when they arrive late
 //   - engines.go: the container engines that do it; package runtime/selector chooses one of them
 //   - session.go, escrow.go: clients (package session), and the descriptors that they hold in case the keeper is killed
-//   - adopt.go: taking over the containers of a keeper that was killed
+//   - adopt.go: taking over the containers of a keeper that was killed; undo.go: removing those whose start was cut off
 //   - upgrade.go: executing a new version of the program in the same process, with all descriptors open (package
 //     handover)
 //   - shutdown.go: an orderly end, which leaves an escrow process behind

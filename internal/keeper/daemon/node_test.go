@@ -156,7 +156,7 @@ func (n *node) kill() {
 func (n *node) free(s *Server) {
 	s.sockets.rpc.Close()
 	s.sockets.fds.Close()
-	s.sockets.lock.Close()
+	s.sockets.lock.file.Close()
 	for _, c := range s.containers.all() {
 		c.mu.Lock()
 		stdin := c.stdin

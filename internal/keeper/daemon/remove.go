@@ -211,7 +211,7 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	if err := s.table.Forget(id); err != nil {
 		return err
 	}
-	s.adoption.isGone(id)
+	s.adoption.forgetLost(id)
 	return nil
 }
 

@@ -89,7 +89,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		c.dropFirst()
 		return nil, fmt.Errorf("start container %s: %w", req.Id, errHandback)
 	}
-	if err := s.adoption.isUndone(req.Id); err != nil {
+	if err := s.adoption.checkUndone(req.Id); err != nil {
 		c.dropFirst()
 		return nil, fmt.Errorf("start container %s: %w", req.Id, err)
 	}

@@ -82,7 +82,7 @@ type identity struct {
 
 // sockets are the sockets on which the keeper is reached, and the lock that only one keeper of a directory has.
 type sockets struct {
-	lock     *os.File
+	lock     *lock
 	rpc, fds *net.UnixListener
 	server   *ttrpc.Server
 	serving  sync.WaitGroup
@@ -95,9 +95,6 @@ const (
 	spillDir   = "spill" // for clients of a berthd that names no directory
 	filterDir  = "filters"
 )
-
-// lockWait is how long a keeper that is being killed may take to release the lock.
-const lockWait = 2 * time.Second
 
 // New makes a keeper of the directory: a new one, one that takes over from a keeper that was killed, or, after an
 // upgrade in place, one that takes over from the replaced program of this process.
@@ -159,7 +156,7 @@ func New(cfg Config) (*Server, error) {
 	if saved != nil {
 		return s, (&upgrade{s}).restore(saved)
 	}
-	if err := s.acquire(); err != nil {
+	if s.sockets.lock, err = acquire(cfg.Dir, s.log); err != nil {
 		return nil, err
 	}
 	if s.sockets.rpc, err = protocol.Listen("unix", cfg.Dir, protocol.RPCSocket); err != nil {
@@ -173,26 +170,6 @@ func New(cfg Config) (*Server, error) {
 
 // dir is the keeper's directory as engines have it.
 func (s *Server) dir() runtime.Dir { return runtime.Dir(s.cfg.Dir) }
-
-// acquire takes the lock that only one keeper of a directory has.
-func (s *Server) acquire() error {
-	path := filepath.Join(s.cfg.Dir, protocol.LockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			s.sockets.lock = f
-			return nil
-		}
-		if err != unix.EWOULDBLOCK || time.Now().After(deadline) {
-			f.Close()
-			return fmt.Errorf("another keeper runs in %s: lock %s: %w", s.cfg.Dir, path, err)
-		}
-	}
-}
 
 // Serve answers until the context ends. Containers outlive it.
 func (s *Server) Serve(ctx context.Context) error {

@@ -90,8 +90,8 @@ func (a *adoption) unfinished(id string) *undo {
 	return a.undos[id]
 }
 
-// isUndone returns nil if nothing is left of an earlier start of a container that was cut off.
-func (a *adoption) isUndone(id string) error {
+// checkUndone is nil if nothing is left of an earlier start of a container that was cut off.
+func (a *adoption) checkUndone(id string) error {
 	u := a.unfinished(id)
 	if u == nil {
 		return nil

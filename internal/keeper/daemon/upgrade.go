@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -142,7 +141,7 @@ func (u *upgrade) save() (*handover.State, error) {
 	saved := &handover.State{
 		Format: handover.Format, Generation: s.identity.generation, Upgrades: s.identity.upgrades + 1,
 		StartedAt: s.identity.startedAt, HandbackOver: s.adoption.handbackOver(),
-		Lock: int(s.sockets.lock.Fd()),
+		Lock: int(s.sockets.lock.file.Fd()),
 	}
 	for l, to := range map[*net.UnixListener]*int{s.sockets.rpc: &saved.RPC, s.sockets.fds: &saved.FDs} {
 		raw, err := l.SyscallConn()
@@ -358,7 +357,9 @@ func (u *upgrade) restore(saved *handover.State) (err error) {
 	if !saved.HandbackOver {
 		s.adoption.lost = lost
 	}
-	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
+	if s.sockets.lock, err = inheritLock(saved.Lock); err != nil {
+		return err
+	}
 	if s.sockets.rpc, err = handover.Listener(saved.RPC); err != nil {
 		return fmt.Errorf("restore %s: %w", protocol.RPCSocket, err)
 	}

@@ -58,6 +58,9 @@ type header struct {
 	// lost is what was left out of the log since it last said so. With done it becomes nextLost where writing is more
 	// than 1. An earlier version of the keeper leaves both as they are.
 	lost, nextLost lost
+	// touching is 1 while the process does anything with the log file. After it was killed, it may still be in a system
+	// call on the file. An earlier version of the keeper leaves it as it is.
+	touching uint64
 }
 
 // Values of header.writing.
@@ -207,6 +210,19 @@ func (b *buffer) put(mark uint64) {
 		}
 		atomic.StoreUint64(&b.h.writing, 0)
 	}
+	b.touch(0)
+}
+
+// touch says that this process is about to do something with the log file (1), or does nothing with it (0).
+func (b *buffer) touch(v uint64) {
+	if b.h.touching != v {
+		atomic.StoreUint64(&b.h.touching, v)
+	}
+}
+
+// touched says whether the process that had the buffer was killed while it did something with the log file.
+func (b *buffer) touched() bool {
+	return b.h.writing == writing || b.h.writing == writingLost || b.h.touching != 0
 }
 
 // skip says that all before the mark is in the log or left out of it, where nothing of it is written.

@@ -131,7 +131,7 @@ func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Recover(p)
+			l.Recover(nil, p)
 			p.Start()
 			if _, err := w.WriteString("and end\n"); err != nil {
 				t.Fatal(err)
@@ -169,7 +169,7 @@ func TestFileThatIsAnotherGetsWhatWasBeingWritten(t *testing.T) {
 	if _, err := l.file.WriteString(other); err != nil {
 		t.Fatal(err)
 	}
-	l.Recover(p)
+	l.Recover(nil, p)
 	p.Start()
 	w.Close()
 	<-p.Done()

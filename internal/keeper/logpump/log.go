@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,12 +50,24 @@ type Log struct {
 // clients leave is counted in backlogs, which all logs of a keeper share.
 func New(path string, backlogs *Backlogs, logger *slog.Logger) *Log {
 	l := &Log{path: path, backlogs: backlogs, logger: logger}
-	if path != "" {
-		l.mu.Lock()
-		l.openLocked()
-		l.mu.Unlock()
-	}
+	l.open()
 	return l
+}
+
+// Inherit prepares the log of a keeper that was killed. Recover opens the file.
+func Inherit(path string, backlogs *Backlogs, logger *slog.Logger) *Log {
+	return &Log{path: path, backlogs: backlogs, logger: logger}
+}
+
+func (l *Log) open() {
+	if l.path == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && l.file == nil {
+		_ = l.openLocked()
+	}
 }
 
 // Mend removes the beginning of a record that another keeper was killed in the middle of writing.
@@ -87,13 +100,46 @@ func (l *Log) Mend() {
 	}
 }
 
-// Recover is called once for a log of a keeper that was killed, with the pumps that were adopted, before they are
-// started: it finds out how much of what the pumps had read is in the log file.
-func (l *Log) Recover(pumps ...*Pump) {
+// Recover is called for a log of Inherit with the pumps that were adopted, before they begin (Pump.StartAfter): it
+// opens the file, and finds out how much of what the pumps had read is in it. It may wait for a disk that does not
+// answer.
+//
+// ended is closed when the kernel has no threads any more of keepers that were killed; nil: it has none. One that was
+// killed while it did something with the file may still be in that system call, and write to the file when the disk
+// answers. Nobody could tell then which records are there, so Recover waits for its end. That thread waits for the disk
+// of this log, and other logs go on.
+func (l *Log) Recover(ended <-chan struct{}, pumps ...*Pump) {
+	if l.path == "" {
+		return
+	}
+	l.awaitEnd(ended, pumps)
+	for _, p := range pumps {
+		p.buf.touch(1)
+		defer p.buf.touch(0)
+	}
+	l.open()
 	for _, p := range pumps {
 		l.recoverBuffer(p.buf)
+		p.buf.touch(1)
 	}
 	l.Mend()
+}
+
+// awaitEnd waits for the end of earlier keepers, unless they were done with the file.
+func (l *Log) awaitEnd(ended <-chan struct{}, pumps []*Pump) {
+	if ended == nil || !slices.ContainsFunc(pumps, func(p *Pump) bool { return p.buf.touched() }) {
+		return
+	}
+	soon := time.NewTimer(idle)
+	defer soon.Stop()
+	select {
+	case <-ended:
+		return
+	case <-soon.C:
+	}
+	l.logger.Warn("a keeper that was killed is still in a system call on the log; its output waits until that has ended",
+		"path", l.path)
+	<-ended
 }
 
 // recoverBuffer finds out whether the last write of a process that was killed, out of this buffer, is in the log file.
@@ -204,9 +250,9 @@ func (l *Log) Dropped() uint64 {
 	return l.dropped
 }
 
-// write appends whole records, and says in the buffer of which they have all before the mark that they are in the log,
-// such that another process can tell whether they are if this one is killed meanwhile. What cannot be written
-// is counted and dropped, never a piece of a record left.
+// write appends whole records to the log. Before and after, it notes in the pump's shared header how far the buffer is
+// logged, so that the next keeper can tell whether this write was completed. Records that cannot be written are counted
+// and dropped; no piece of a record stays in the log.
 func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	if len(b) == 0 {
 		from.skip(mark)
@@ -218,6 +264,7 @@ func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	if l.path == "" || l.closed {
 		return
 	}
+	from.touch(1)
 	if l.file == nil && (time.Now().Before(l.nextOpen) || l.openLocked() != nil) {
 		l.drop(len(b))
 		return

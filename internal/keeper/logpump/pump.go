@@ -110,7 +110,10 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 }
 
 // Start starts the pump, or continues after Pause or Stop.
-func (p *Pump) Start() {
+func (p *Pump) Start() { p.StartAfter(nil) }
+
+// StartAfter is Start for a pump that begins when the channel is closed; nil: at once.
+func (p *Pump) StartAfter(ready <-chan struct{}) {
 	p.mu.Lock()
 	p.stopping = false
 	_ = p.file.SetReadDeadline(time.Time{})
@@ -120,18 +123,26 @@ func (p *Pump) Start() {
 	before, done := p.done, make(chan struct{})
 	p.done = done
 	p.mu.Unlock()
-	if before == nil || isClosed(before) {
+	if isClosed(before) && isClosed(ready) {
 		p.begin(done)
 		return
 	}
-	// It was asked to pause, and is still at a write to the log that hangs.
+	// It was asked to pause, and is still at a write to the log that hangs; or it has not begun yet.
 	go func() {
-		<-before
+		for _, c := range []<-chan struct{}{before, ready} {
+			if c != nil {
+				<-c
+			}
+		}
 		p.begin(done)
 	}()
 }
 
+// isClosed is true for nil, too: there is nothing to wait for.
 func isClosed(c <-chan struct{}) bool {
+	if c == nil {
+		return true
+	}
 	select {
 	case <-c:
 		return true

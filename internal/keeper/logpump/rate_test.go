@@ -238,7 +238,7 @@ func TestDroppedLinesOfAProcessThatWasKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			next.Recover(adopted)
+			next.Recover(nil, adopted)
 			adopted.Start()
 			fmt.Fprint(w, "<four>\n")
 			w.Close()

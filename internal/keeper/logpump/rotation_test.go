@@ -187,7 +187,7 @@ func TestProcessThatWasKilledInARotation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			next.Recover(adopted)
+			next.Recover(nil, adopted)
 			adopted.Start()
 			more := strings.Repeat(strings.Repeat("m", 1023)+"\n", 200)
 			fmt.Fprint(w, more)

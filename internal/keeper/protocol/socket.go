@@ -72,22 +72,37 @@ func Dial(network, dir, name string) (*net.UnixConn, error) {
 
 // PeerAllowed says whether the process at the other end runs as the same user as this one, or as root.
 func PeerAllowed(c *net.UnixConn) error {
-	raw, err := c.SyscallConn()
+	cred, err := peer(c)
 	if err != nil {
 		return err
+	}
+	if cred.Uid != 0 && cred.Uid != uint32(os.Geteuid()) {
+		return fmt.Errorf("peer with uid %d may not talk to the keeper", cred.Uid)
+	}
+	return nil
+}
+
+// Peer is the process at the other end: for a client, the one that listens on the socket. It is 0 for a process in a
+// PID namespace that this process cannot see.
+func Peer(c *net.UnixConn) (pid int, err error) {
+	cred, err := peer(c)
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
+func peer(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return err
+		return nil, err
 	}
-	if credErr != nil {
-		return os.NewSyscallError("SO_PEERCRED", credErr)
-	}
-	if cred.Uid != 0 && cred.Uid != uint32(os.Geteuid()) {
-		return fmt.Errorf("peer with uid %d may not talk to the keeper", cred.Uid)
-	}
-	return nil
+	return cred, os.NewSyscallError("SO_PEERCRED", credErr)
 }
