@@ -210,6 +210,28 @@ func TestAKubeletSeesThatAnImageIsNotVerified(t *testing.T) {
 	}
 }
 
+// TestAKubeletSeesThatARegistryIsUnavailable, by the same rule. Other clients see the code on which they try again, and
+// other errors of pulls stay as they are. Seen to fail with Unavailable for all.
+func TestAKubeletSeesThatARegistryIsUnavailable(t *testing.T) {
+	away := fmt.Errorf("pull a: registry.test: 503: %w: %w", errdefs.ErrUnavailable, model.ErrRegistryUnavailable)
+	const prefix = "RegistryUnavailable: "
+	for _, tc := range []struct {
+		err    error
+		want   codes.Code
+		prefix string
+	}{
+		{&PullError{Err: away}, codes.Unknown, prefix + "pull a: registry.test: 503"},
+		{away, codes.Unavailable, "pull a: registry.test: 503"},
+		{&PullError{Err: fmt.Errorf("pull a: %w", errdefs.ErrUnavailable)}, codes.Unavailable, "pull a: "},
+		{&PullError{Err: fmt.Errorf("pull a: %w", errdefs.ErrNotFound)}, codes.NotFound, "pull a: "},
+		{&PullError{Err: fmt.Errorf("pull a: %w", syscall.ENOSPC)}, codes.ResourceExhausted, "pull a: "},
+	} {
+		if st := status.Convert(Status(tc.err)); st.Code() != tc.want || !strings.HasPrefix(st.Message(), tc.prefix) {
+			t.Errorf("%v, want %v and %s", st, tc.want, tc.prefix)
+		}
+	}
+}
+
 func TestCallsAreMeasuredAndLoggedByOutcome(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry)

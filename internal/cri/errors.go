@@ -55,6 +55,14 @@ func commandFailed(st *status.Status) bool {
 	return false
 }
 
+// PullError is the error of a pull for a kubelet, which shows ErrImagePull as the reason of a container unless the text
+// begins with another word. See Status.
+type PullError struct{ Err error }
+
+func (e *PullError) Error() string { return e.Err.Error() }
+
+func (e *PullError) Unwrap() error { return e.Err }
+
 // Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors.
 // An error that names no class is Internal: Unknown tells a client nothing. But only with Unknown, a kubelet takes the
 // word at the beginning of a text for a pod's status: see evalCRIPullErr in the kubelet's image manager, and
@@ -70,6 +78,10 @@ func Status(err error) error {
 	var unverified *model.UnverifiedError
 	if errors.As(err, &unverified) {
 		return status.Errorf(codes.Unknown, "%s: %s", crierrors.ErrSignatureValidationFailed, err)
+	}
+	var pull *PullError
+	if errors.As(err, &pull) && errors.Is(err, model.ErrRegistryUnavailable) {
+		return status.Errorf(codes.Unknown, "%s: %s", crierrors.ErrRegistryUnavailable, err)
 	}
 	st := status.Convert(errgrpc.ToGRPC(err))
 	if st.Code() != codes.Unknown {

@@ -903,6 +903,10 @@ func TestWhatARegistryDoesWrong(t *testing.T) {
 				return
 			}
 			wantErr(t, err, c.want, host+"a:1", c.words)
+			away := errdefs.IsUnavailable(c.want) && !strings.HasPrefix(c.name, "429")
+			if errors.Is(err, model.ErrRegistryUnavailable) != away {
+				t.Errorf("the registry is unavailable: %v, and not %v: %v", !away, away, err)
+			}
 			f.wantNothing()
 			f.reg.SetFaults(rt.Faults{})
 			f.pull("a:1") // and nothing stands in the way of a better day
@@ -915,6 +919,7 @@ func TestARegistryThatIsNotThere(t *testing.T) {
 	f.reg.Close()
 	_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1"})
 	wantErr(t, err, errdefs.ErrUnavailable, "refused")
+	wantErr(t, err, model.ErrRegistryUnavailable)
 	f.wantNothing()
 }
 

@@ -15,7 +15,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/internal/registrytest"
 	"berth/test/node"
@@ -105,13 +107,25 @@ func TestARegistryThatIsDown(t *testing.T) {
 	r, host := broken(t, n)
 	push(t, r, "x:1", image(t, registrytest.WithFiles(map[string]string{"a": "b"})))
 	r.SetFaults(registrytest.Faults{Down: true})
-	nodetest.WantCode(t, pull(t, n, host+"/x:1", nil), codes.Unavailable)
+	wantUnavailable(t, pull(t, n, host+"/x:1", nil))
 	wantNoImage(t, n, host+"/x:1")
 	r.SetFaults(registrytest.Faults{Status: 503})
+	wantUnavailable(t, pull(t, n, host+"/x:1", nil))
+	r.SetFaults(registrytest.Faults{Status: 429})
 	nodetest.WantCode(t, pull(t, n, host+"/x:1", nil), codes.Unavailable)
 	r.SetFaults(registrytest.Faults{})
 	if err := pull(t, n, host+"/x:1", nil); err != nil {
 		t.Errorf("once it is up again: %v", err)
+	}
+}
+
+// wantUnavailable checks that a kubelet sees that the registry is to blame: by the first word of the text, which it
+// compares where the code is Unknown.
+func wantUnavailable(t *testing.T, err error) {
+	t.Helper()
+	nodetest.WantCode(t, err, codes.Unknown)
+	if text := status.Convert(err).Message(); !strings.HasPrefix(text, crierrors.ErrRegistryUnavailable.Error()+": ") {
+		t.Errorf("the error is %q", text)
 	}
 }
 
@@ -133,7 +147,7 @@ func TestARegistryThatCutsABlob(t *testing.T) {
 	}
 	push(t, r, "y:1", image(t, registrytest.Layer(registrytest.Random(time.Now().UnixNano(), "data", 4, 4<<20)...)))
 	r.SetFaults(registrytest.Faults{CutAfter: 1000})
-	nodetest.WantCode(t, pull(t, n, host+"/y:1", nil), codes.Unavailable)
+	wantUnavailable(t, pull(t, n, host+"/y:1", nil))
 	wantNoImage(t, n, host+"/y:1")
 }
 

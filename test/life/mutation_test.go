@@ -505,7 +505,7 @@ func (m *mutator) send(d protoreflect.MethodDescriptor, request proto.Message, w
 	switch {
 	case took > deadline+callGrace:
 		m.t.Errorf("%s took %v: %v", d.Name(), took, request)
-	case code == codes.Unavailable && d.Name() != "PullImage", code == codes.Unknown, code == codes.DataLoss:
+	case (code == codes.Unavailable || code == codes.Unknown) && d.Name() != "PullImage", code == codes.DataLoss:
 		m.t.Errorf("%s: %v: %v", d.Name(), err, request)
 	case code == codes.Internal && strings.Contains(err.Error(), "an error in berthd itself"):
 		m.t.Errorf("%s: %v: %v", d.Name(), err, request)

@@ -5,6 +5,7 @@ import (
 
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cri"
 	"berth/internal/model"
 )
 
@@ -21,7 +22,7 @@ func (s *imageService) PullImage(ctx context.Context, req *api.PullImageRequest)
 	}
 	img, err := s.Images.PullImage(ctx, spec, toAuth(req.Auth))
 	if err != nil {
-		return nil, err
+		return nil, &cri.PullError{Err: err}
 	}
 	return &api.PullImageResponse{ImageRef: img.ID}, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	limits "berth/internal/image/source"
 	"berth/internal/image/unpack"
+	"berth/internal/model"
 )
 
 // ErrCorrupt is content that is not what its digest says.
@@ -24,13 +25,14 @@ var ErrCorrupt = errors.New("content does not match its digest")
 var query = regexp.MustCompile(`(https?://[^\s"?]*)\?[^\s"]*`)
 
 // failure is why a host did not give what it was asked for. Its text holds no secret; it unwraps to a sentinel of
-// errdefs, and to ErrCorrupt where that is the reason.
+// errdefs, and to ErrCorrupt or model.ErrRegistryUnavailable where that is the reason.
 type failure struct {
 	text       string
 	kind       error
 	corrupt    bool
 	transient  bool // another attempt may do better
 	unanswered bool // the host has not answered, or has stopped in the middle of an answer
+	failing    bool // the host has answered that it cannot
 	retryAfter time.Duration
 	busy       bool // the host is asked too often
 }
@@ -38,8 +40,11 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 
 func (f *failure) Unwrap() []error {
-	if f.corrupt {
+	switch {
+	case f.corrupt:
 		return []error{f.kind, ErrCorrupt}
+	case f.unanswered, f.failing:
+		return []error{f.kind, model.ErrRegistryUnavailable}
 	}
 	return []error{f.kind}
 }
@@ -87,6 +92,7 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 	case errors.As(err, &status):
 		f.kind, f.transient, f.retryAfter = errdefs.ErrUnavailable, true, status.retryAfter
 		f.busy = status.code == http.StatusTooManyRequests || status.code == http.StatusServiceUnavailable
+		f.failing = status.code >= http.StatusInternalServerError
 	case errors.Is(err, docker.ErrInvalidAuthorization):
 		f.kind = errdefs.ErrUnauthenticated
 	case errors.Is(err, errRefused), errors.As(err, &unusable):
