@@ -12,11 +12,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sync/errgroup"
 
 	"berth/internal/disk"
 	"berth/internal/image/encryption"
-	"berth/internal/image/progress"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
 	"berth/internal/liblog"
@@ -125,119 +123,6 @@ type blob interface {
 
 // fetcher opens blobs, from hosts other than those in not.
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
-
-// obtain gets the layers of an image, from a registry or an archive, and records the image. named is its name in the
-// registry; nil: it comes from an archive.
-func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named, src *source.Image, fetch fetcher,
-	report func(model.PullProgress)) (*model.Image, error) {
-	parts, keys := src.Blobs(), partsOf(src)
-	secrets := make([]*encryption.Secret, len(parts)) // blobs of an artifact are kept as they are
-	if src.Artifact == nil {
-		var err error
-		if secrets, err = s.secrets(ctx, now, src.Layers); err != nil {
-			return nil, err
-		}
-	}
-	bars := progress.New(parts, report)
-	defer bars.Close()
-	layers := make([]*layer, len(parts))
-	var origins []*layer // the layers from which variants among layers were made
-	sum := total{limits: &now.Limits}
-	release := func() error {
-		s.index.mu.Lock()
-		var unused []*layer
-		for _, l := range slices.Concat(layers, origins) {
-			if l != nil {
-				unused = append(unused, s.index.unref(l)...)
-			}
-		}
-		s.index.mu.Unlock()
-		return s.removeLayers(context.Background(), unused)
-	}
-	// load gets those of the layers that are not there yet.
-	load := func() error {
-		g, gctx := errgroup.WithContext(ctx)
-		g.SetLimit(now.MaxConcurrentDownloads)
-		for i, d := range parts {
-			if layers[i] != nil {
-				bars.Layers[i].Set(model.PullPresent)
-				continue
-			}
-			g.Go(func() error {
-				if gctx.Err() != nil {
-					return gctx.Err()
-				}
-				from := packedLayer{desc: d, fetch: fetch, secret: secrets[i]}
-				l, err := s.layer(gctx, now, keys[i], from, bars.Layers[i])
-				if layers[i] = l; err != nil {
-					return err
-				}
-				if src.Artifact != nil && l.Length != uint64(d.Size) { // another manifest has brought it here
-					return fmt.Errorf("blob %s has %d bytes, the manifest says %d: %w", d.Digest, l.Length, d.Size,
-						errdefs.ErrFailedPrecondition)
-				}
-				return sum.add(&l.layerRecord)
-			})
-		}
-		return g.Wait()
-	}
-	remote, err := s.prepareRemote(ctx, named, src)
-	copy(layers, remote)
-	if err == nil {
-		err = load()
-	}
-	// unpack gets all layers unpacked, also those that the snapshotter has.
-	unpack := func() error {
-		err := s.giveBack(layers[:len(remote)])
-		if remote = nil; err != nil {
-			return err
-		}
-		return load()
-	}
-	depends := func(l *layer) bool { return l.Depends }
-	if err == nil && len(remote) > 0 && slices.ContainsFunc(layers[len(remote):], depends) {
-		// A layer takes attributes of directories from those below, which berthd does not read where they are remote.
-		err = unpack()
-	}
-	switch {
-	case err != nil:
-	case src.Artifact != nil:
-		var tree *layer
-		if tree, err = s.fileTree(ctx, src, layers); tree != nil {
-			layers = append([]*layer{tree}, layers...)
-		}
-	default:
-		origins, err = s.resolveVariants(ctx, now, layers)
-	}
-	var r *imageRecord
-	if err == nil {
-		r, err = s.record(src, layers, origins)
-	}
-	if errors.Is(err, errOtherRemote) {
-		if err = unpack(); err == nil {
-			origins, err = s.resolveVariants(ctx, now, layers)
-		}
-		if err == nil {
-			r, err = s.record(src, layers, origins)
-		}
-	}
-	if err != nil {
-		if e := release(); e != nil {
-			s.log.Warn("leftover of a pull is still there", "error", e)
-		}
-		return nil, err
-	}
-	err = release() // the image itself needs the layers now
-	if err != nil {
-		s.log.Warn("leftover of a pull is still there", "error", err)
-	}
-	s.syncs.Want()
-	img, err := s.model(r)
-	if err == nil {
-		img.Checkpoint = src.Checkpoint
-	}
-	return img, err
-}
 
 // secrets opens the keys of encrypted layers: also of those that are here, since whoever pulls an image has to be able
 // to read it. There is one for each layer, nil if it is not encrypted.
