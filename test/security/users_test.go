@@ -143,7 +143,7 @@ func TestCVE_2026_46680_ANumberTooLargeIsAName(t *testing.T) {
 // CVE-2026-47262 (containerd): the groups of a user were gathered from an /etc/group of any size, with many groups
 // or with many members, and containerd ran out of memory.
 //
-// Seen to fail with maxDatabase of ocispec/user.go raised to 1 GiB.
+// Seen to fail with maxDatabase of ocispec/passwd.go raised to 1 GiB.
 func TestCVE_2026_47262_GroupsWithoutEnd(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
@@ -225,7 +225,7 @@ func TestCVE_2024_9676_TheUserDatabaseIsALink(t *testing.T) {
 
 // CVE-2025-4437 (CRI-O): an /etc/passwd of any size was read into memory.
 //
-// Seen to fail with maxDatabase of ocispec/user.go raised to 1 TiB.
+// Seen to fail with maxDatabase of ocispec/passwd.go raised to 1 TiB.
 func TestCVE_2025_4437_AHugeUserDatabase(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
