@@ -23,6 +23,7 @@ import (
 	"berth/internal/checkpoint/archive"
 	"berth/internal/dirtree"
 	"berth/internal/jail"
+	"berth/internal/rawenv"
 	"berth/internal/sparse"
 )
 
@@ -49,7 +50,7 @@ type Info struct {
 
 // WriteMetadata writes the files that say who the container was.
 func WriteMetadata(dir string, config *Config, spec *specs.Spec, deleted []string) error {
-	for name, v := range map[string]any{ConfigFile: config, SpecFile: spec, DeletedFile: deleted} {
+	for name, v := range map[string]any{ConfigFile: config, SpecFile: rawenv.Fill(spec), DeletedFile: deleted} {
 		if _, err := metadata.WriteJSONFile(v, dir, name); err != nil {
 			return err
 		}
@@ -204,7 +205,8 @@ func inChild(ctx context.Context, j *jail.Jail, name string, spec jail.Spec, res
 
 func parse(what string, read func(string) ([]byte, error)) (*Info, error) {
 	info := &Info{Spec: &specs.Spec{}}
-	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: info.Spec,
+	spec := &rawenv.Spec{Spec: info.Spec}
+	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: spec,
 		archive.StreamsFile: &info.Streams} {
 		b, err := read(file)
 		if err == nil {
@@ -214,6 +216,7 @@ func parse(what string, read func(string) ([]byte, error)) (*Info, error) {
 			return nil, fmt.Errorf("%s: %s: %w: %w", what, file, err, errdefs.ErrInvalidArgument)
 		}
 	}
+	spec.Restore()
 	if info.Spec.Process == nil || info.Spec.Linux == nil || info.Spec.Root == nil || len(info.Streams) < 3 {
 		return nil, fmt.Errorf("%s: it does not say what its container was: %w", what, errdefs.ErrInvalidArgument)
 	}

@@ -43,10 +43,10 @@ type PodContainer struct {
 	Name      string `json:"name"` // of its metadata
 	Directory string `json:"directory"`
 	// What its configuration said of its process.
-	Command    []string       `json:"command,omitempty"`
-	Args       []string       `json:"args,omitempty"`
-	WorkingDir string         `json:"workingDir,omitempty"`
-	Env        []model.EnvVar `json:"env,omitempty"`
+	Command    []string          `json:"command,omitempty"`
+	Args       []string          `json:"args,omitempty"`
+	WorkingDir string            `json:"workingDir,omitempty"`
+	Env        model.Environment `json:"env,omitempty"`
 }
 
 // ContainerDir is the directory of a pod's container in the pod's checkpoint, by the container's index there.

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"syscall"
 	"time"
+	"unicode/utf8"
+
+	"berth/internal/codec"
 )
 
 // RuntimeType is what clients are told where containerd has the type of a container's shim.
@@ -30,6 +33,47 @@ type ImageSpec struct {
 type EnvVar struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
+}
+
+// Environment are variables in order. Its JSON keeps values that are not UTF-8, which JSON has no strings for.
+type Environment []EnvVar
+
+// rawVar is a variable in JSON. Bytes is a value that is not UTF-8; Value has U+FFFD in place of its odd bytes then.
+type rawVar struct {
+	EnvVar
+	Bytes []byte `json:"bytes,omitempty"`
+}
+
+// MarshalJSON writes a list of variables as an earlier version does, with values that are not UTF-8 once more.
+func (e Environment) MarshalJSON() ([]byte, error) {
+	odd := func(v EnvVar) bool { return !utf8.ValidString(v.Value) }
+	if !slices.ContainsFunc(e, odd) {
+		return codec.Marshal([]EnvVar(e))
+	}
+	out := make([]rawVar, len(e))
+	for i, v := range e {
+		out[i].EnvVar = v
+		if odd(v) {
+			out[i].Bytes = []byte(v.Value)
+		}
+	}
+	return codec.Marshal(out)
+}
+
+// UnmarshalJSON reads what MarshalJSON has written, or an earlier version.
+func (e *Environment) UnmarshalJSON(b []byte) error {
+	var in []rawVar
+	if err := codec.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	*e = nil
+	for _, v := range in {
+		if v.Bytes != nil {
+			v.Value = string(v.Bytes)
+		}
+		*e = append(*e, v.EnvVar)
+	}
+	return nil
 }
 
 // Propagation is how mounts spread between a host path and a container.
@@ -172,7 +216,7 @@ type ContainerConfig struct {
 	Command     []string          `json:"command,omitempty"`
 	Args        []string          `json:"args,omitempty"`
 	WorkingDir  string            `json:"workingDir,omitempty"`
-	Env         []EnvVar          `json:"env,omitempty"`
+	Env         Environment       `json:"env,omitempty"`
 	Mounts      []Mount           `json:"mounts,omitempty"`
 	Devices     []Device          `json:"devices,omitempty"`
 	CDIDevices  []string          `json:"cdiDevices,omitempty"`

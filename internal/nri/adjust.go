@@ -1,7 +1,6 @@
 package nri
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	nrigenerate "github.com/containerd/nri/pkg/runtime-tools/generate"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-tools/generate"
+
+	"berth/internal/rawenv"
 )
 
 // classOfPod is what plugins send for the class of the pod's quality of service. There is none, as with CRI-O.
@@ -26,9 +27,9 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 	}
 	// The generator writes through pointers, some of which other containers share: to defaults, and to compiled profiles.
 	changed := &specs.Spec{}
-	data, err := json.Marshal(spec)
+	data, err := rawenv.MarshalSpec(spec)
 	if err == nil {
-		err = json.Unmarshal(data, changed)
+		err = rawenv.UnmarshalSpec(data, changed)
 	}
 	if err != nil {
 		return fmt.Errorf("copy the specification: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"berth/internal/model"
@@ -50,6 +51,26 @@ func TestWhatPluginsRemoveIsRemoved(t *testing.T) {
 	}
 	if len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/kept" {
 		t.Errorf("the devices are %v", spec.Linux.Devices)
+	}
+}
+
+// TestAVariableThatIsNotUTF8StaysAsItIs if no plugin changes it. Plugins are told of it in UTF-8: protobuf has no other
+// strings, and refused the whole container. Seen to fail with the bytes of the copy replaced.
+func TestAVariableThatIsNotUTF8StaysAsItIs(t *testing.T) {
+	spec := specification()
+	spec.Process.Env = []string{"KEPT=\xff\xfe", "CHANGED=\xff", "GONE=\xff"}
+	left := leftOf(spec)
+	if _, err := proto.Marshal(left); err != nil {
+		t.Errorf("the container for plugins: %v", err)
+	}
+	left.Env = left.Env[:2]
+	wanted := &api.ContainerAdjustment{}
+	wanted.AddEnv("CHANGED", "new")
+	if err := adjust(spec, wanted, left, noMeans); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(spec.Process.Env, []string{"KEPT=\xff\xfe", "CHANGED=new"}) {
+		t.Errorf("the environment is %q", spec.Process.Env)
 	}
 }
 
@@ -99,7 +120,6 @@ func TestADeviceThatAPluginRemovesIsNotAllowedEither(t *testing.T) {
 		t.Errorf("the rules are %q\nwant %q", got, want)
 	}
 }
-
 func TestALimitOfAPluginIsTheOneOfItsKind(t *testing.T) {
 	spec := specification()
 	wanted := &api.ContainerAdjustment{}

@@ -9,6 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/model"
+	"berth/internal/rawenv"
 )
 
 // podOf is a pod in NRI's words.
@@ -64,7 +65,7 @@ func containerOf(c *Container) *api.Container {
 		out.CDIDevices = append(out.CDIDevices, &api.CDIDevice{Name: name})
 	}
 	if p := spec.Process; p != nil {
-		out.Args, out.Env = slices.Clone(p.Args), slices.Clone(p.Env)
+		out.Args, out.Env = slices.Clone(p.Args), rawenv.Valid(p.Env) // protobuf has no other strings
 		out.User = &api.User{Uid: p.User.UID, Gid: p.User.GID, AdditionalGids: slices.Clone(p.User.AdditionalGids)}
 		for _, l := range p.Rlimits {
 			out.Rlimits = append(out.Rlimits, &api.POSIXRlimit{Type: l.Type, Hard: l.Hard, Soft: l.Soft})

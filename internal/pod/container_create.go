@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -14,6 +15,7 @@ import (
 	"berth/internal/checkpoint"
 	"berth/internal/disk"
 	"berth/internal/image"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/loglimit"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -129,6 +131,9 @@ func (cr *creation) check() (err error) {
 	}
 	if cr.handler, err = cr.m.settings.Load().handlerOf(pod); err != nil {
 		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), err)
+	}
+	if err := cr.checkEnv(); err != nil {
+		return err
 	}
 	if cfg, cr.rec.Ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
 		return fmt.Errorf("create container: %w", err)
@@ -421,6 +426,27 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 	}, nil
 }
 
+// checkEnv refuses variables that the handler's engine cannot pass to a process, because it reads them from JSON.
+func (cr *creation) checkEnv() error {
+	var by string
+	switch h := cr.handler; {
+	case h.RuntimePath != "":
+		by = "the config.json of " + h.RuntimePath
+	case h.Setup == keeper.SetupLibcontainer:
+		by = "libcontainer"
+	default:
+		return nil
+	}
+	for i, v := range cr.cfg.Env {
+		if !utf8.ValidString(v.Value) {
+			return fmt.Errorf("create container %s: config.envs[%d].value: the value of %s is not UTF-8, and %s, by which "+
+				"runtime handler %q starts containers, has no place for it: %w", cr.cfg.Metadata.Name, i, v.Key, by,
+				cr.handler.Name, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
 // finish records that the container is created.
 func (cr *creation) finish(timings []steps.Timing) error {
 	timings = append(timings, cr.pluginTimings...)
@@ -430,7 +456,7 @@ func (cr *creation) finish(timings []steps.Timing) error {
 		r.Phase = record.ContainerCreated
 		r.User = cr.out.User
 		r.StopSignal = cr.out.StopSignal
-		r.Process = &process
+		r.SetProcess(&process)
 		r.Timings = steps.NewHistory(timings)
 	})
 }

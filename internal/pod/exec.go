@@ -112,7 +112,7 @@ func (e *execution) prepare(ctx context.Context) error {
 	if r.Paused {
 		return errPaused
 	}
-	own := r.Process
+	own := r.Inherited()
 	if own == nil { // the record is of an earlier version, or an older one of two files
 		spec, err := e.container.ReadSpec()
 		if err == nil && spec.Process == nil {

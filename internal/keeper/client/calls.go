@@ -20,6 +20,7 @@ import (
 	"berth/internal/codec"
 	"berth/internal/keeper/protocol"
 	"berth/internal/loglimit"
+	"berth/internal/rawenv"
 )
 
 // escrowWait is how long after the answer to Run the container's descriptors may take to arrive in escrow.
@@ -31,7 +32,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if err := c.room(protocol.RoomForContainer); err != nil {
 		return nil, fmt.Errorf("container %s: %w", req.ID, err)
 	}
-	spec, err := codec.Marshal(req.Spec)
+	spec, err := rawenv.MarshalSpec(req.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.ID, err, errdefs.ErrInvalidArgument)
 	}
@@ -66,6 +67,9 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 			if err := conn.require(FeatureShim, "a container of a shim"); err != nil {
 				return err
 			}
+		}
+		if err := conn.requireRawEnv(req.Spec.Process); err != nil {
+			return err
 		}
 		if in.LogLimits != nil {
 			if err := conn.require(FeatureLogLimits, "limits of a container's log"); err != nil {
@@ -299,7 +303,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	if err := c.room(protocol.RoomForExec); err != nil {
 		return nil, fmt.Errorf("exec %s: %w", req.ExecID, err)
 	}
-	process, err := codec.Marshal(req.Process)
+	process, err := rawenv.MarshalProcess(req.Process)
 	if err != nil {
 		return nil, fmt.Errorf("process of exec %s: %w: %w", req.ExecID, err, errdefs.ErrInvalidArgument)
 	}
@@ -322,7 +326,10 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 			return fmt.Errorf("exec %s: %w", req.ExecID, errUncertain)
 		}
 		again = true
-		var err error
+		err := conn.requireRawEnv(req.Process)
+		if err != nil {
+			return err
+		}
 		if in.Token, err = sendFiles(conn, map[protocol.Role]*os.File{
 			protocol.RoleStdin: req.Stdin, protocol.RoleStdout: req.Stdout, protocol.RoleStderr: req.Stderr,
 		}); err != nil {

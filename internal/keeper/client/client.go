@@ -17,10 +17,12 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
 	"berth/internal/keeper/protocol"
+	"berth/internal/rawenv"
 )
 
 // Config says where the keeper is reached, and how one is started.
@@ -82,6 +84,14 @@ func (c *connection) require(feature, what string) error {
 	return fmt.Errorf("the keeper that runs (version %s, process %d) is too old for %s and would ignore it; "+
 		"let it execute the installed version (systemctl reload berth-keeper): %w",
 		c.keeper.GetVersion(), c.keeper.GetPid(), what, errdefs.ErrFailedPrecondition)
+}
+
+// requireRawEnv returns an error if the process has variables that are not UTF-8, and the keeper is too old for them.
+func (c *connection) requireRawEnv(p *specs.Process) error {
+	if p == nil || rawenv.Of(p.Env) == nil {
+		return nil
+	}
+	return c.require(protocol.FeatureRawEnv, "an environment variable that is not UTF-8")
 }
 
 // newConnection takes both sockets over.

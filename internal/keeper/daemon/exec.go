@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
-	"berth/internal/codec"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/pidfd"
@@ -20,6 +19,7 @@ import (
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
+	"berth/internal/rawenv"
 )
 
 // process is an exec: a further process of a container.
@@ -72,7 +72,7 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 		var spec specs.Process
 		files, err := s.deliveries.Take(req.Token)
 		if err == nil {
-			if jerr := codec.Unmarshal(req.Process, &spec); jerr != nil {
+			if jerr := rawenv.UnmarshalProcess(req.Process, &spec); jerr != nil {
 				err = fmt.Errorf("process of exec %s: %w: %w", req.ExecId, jerr, errdefs.ErrInvalidArgument)
 			}
 		}

@@ -41,7 +41,7 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
 		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst,
 			protocol.FeatureLogLimits, protocol.FeatureFreeze, protocol.FeatureSandbox,
-			protocol.FeatureShim}, Counts: s.counts(),
+			protocol.FeatureShim, protocol.FeatureRawEnv}, Counts: s.counts(),
 	}, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
-	"berth/internal/codec"
 	"berth/internal/disk"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
@@ -27,6 +26,7 @@ import (
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/loglimit"
+	"berth/internal/rawenv"
 )
 
 // run starts a container. The start continues if the caller stops waiting.
@@ -67,7 +67,7 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 // repeated with the same nonce gets the container that the first call has put there.
 func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	var spec specs.Spec
-	if err := codec.Unmarshal(req.Spec, &spec); err != nil {
+	if err := rawenv.UnmarshalSpec(req.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument)
 	}
 	if err := checkRun(req, &spec); err != nil {

@@ -83,4 +83,5 @@ const (
 	FeatureFreeze      = "freeze"       // it has the call Freeze
 	FeatureSandbox     = "sandbox"      // it supports RunRequest.Sandbox
 	FeatureShim        = "shim"         // it supports RunRequest.Shim
+	FeatureRawEnv      = "raw-env"      // it reads environments with package rawenv
 )

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
+	"berth/internal/rawenv"
 )
 
 // Sandbox is a pod: its record, and the lock of its operations.
@@ -87,7 +88,7 @@ const specFile = "spec.json"
 // SaveSpec writes the container's specification to disk, and keeps it in memory for the start. The caller does not
 // write to it any more.
 func (c *Container) SaveSpec(spec *specs.Spec) error {
-	if err := c.SaveFile(specFile, spec); err != nil {
+	if err := c.SaveFile(specFile, rawenv.Fill(spec)); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -109,8 +110,9 @@ func (c *Container) LoadSpec() (*specs.Spec, error) {
 
 // ReadSpec is the container's specification as it is on disk.
 func (c *Container) ReadSpec() (*specs.Spec, error) {
-	spec := &specs.Spec{}
-	return spec, c.LoadFile(specFile, spec)
+	spec := &rawenv.Spec{Spec: &specs.Spec{}}
+	err := c.LoadFile(specFile, spec)
+	return spec.Restore(), err
 }
 
 // DropSpec has the specification on disk alone, since the container runs.

@@ -14,6 +14,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/steps"
+	"berth/internal/rawenv"
 	"berth/internal/state"
 )
 
@@ -60,7 +61,9 @@ type Container struct {
 	StopSignaled bool `json:"stopSignaled,omitempty"`
 
 	Resources *model.Resources `json:"resources,omitempty"` // as created and updated
-	Process   *specs.Process   `json:"process,omitempty"`   // what an exec inherits
+	Process   *specs.Process   `json:"process,omitempty"`   // what an exec inherits: see Inherited and SetProcess
+	// RawEnv are the variables in Process that are not UTF-8, which Process has lost when it was read from disk.
+	RawEnv rawenv.Entries `json:"rawEnv,omitempty"`
 
 	CreatedAt  time.Time         `json:"createdAt"`
 	StartedAt  time.Time         `json:"startedAt,omitzero"`
@@ -162,7 +165,7 @@ func containerStatus(of *Container, volumePath func(name string) string) *model.
 		PID:        r.PID,
 		Volumes:    r.Volumes,
 		QuotaID:    r.QuotaID,
-		Env:        environment(r.Process),
+		Env:        environment(r.Inherited()),
 
 		ImageTag:     r.ImageTag,
 		VolumeImages: r.VolumeImages,
@@ -181,6 +184,20 @@ func volumePaths(cfg *model.ContainerConfig, volumePath func(name string) string
 		}
 	}
 	return paths
+}
+
+// SetProcess sets what an exec inherits.
+func (r *Container) SetProcess(p *specs.Process) { r.Process, r.RawEnv = p, rawenv.Of(p.Env) }
+
+// Inherited is what an exec inherits, with the variables as the first process has them; nil: the record is of an
+// earlier version. What it points to is not written to.
+func (r *Container) Inherited() *specs.Process {
+	if r.Process == nil || r.RawEnv == nil {
+		return r.Process
+	}
+	p := *r.Process
+	p.Env = r.RawEnv.In(p.Env)
+	return &p
 }
 
 // environment returns the environment variables of a process.

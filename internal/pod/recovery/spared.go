@@ -131,7 +131,7 @@ func (rc *Recovery) adoptOlderContainer(c *index.Container, r *record.Container,
 	}
 	if r.Process == nil {
 		if spec, err := c.ReadSpec(); err == nil && spec.Process != nil {
-			r.Process = spec.Process
+			r.SetProcess(spec.Process)
 			r.User = model.User{UID: int64(spec.Process.User.UID), GID: int64(spec.Process.User.GID)}
 			for _, gid := range spec.Process.User.AdditionalGids {
 				r.User.Groups = append(r.User.Groups, int64(gid))

@@ -20,6 +20,7 @@ import (
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
+	"berth/internal/rawenv"
 )
 
 // Where a container's init process is set up by libcontainer (see plan.Stages.NotStaged), that would compile the
@@ -35,7 +36,9 @@ func (e *Engine) lastStage(
 	ctx context.Context, c runtime.Container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
 	join *record.Join,
 ) (*stage.Last, error) {
-	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 ||
+	// libcontainer would alter variables that are not UTF-8, too.
+	profile, raw := spec.Linux.Seccomp, rawenv.Of(spec.Process.Env)
+	if join == nil || profile == nil && raw == nil || len(config.Hooks[configs.StartContainer]) > 0 ||
 		plan.ExecDeclines(spec) != "" ||
 		plan.ExecDeclines(p) != "" {
 		return nil, nil
@@ -59,11 +62,13 @@ func (e *Engine) lastStage(
 	if err != nil {
 		return nil, err
 	}
-	key, compiled, err := plan.Filter(ctx, e.filters, c, spec.Linux.Seccomp)
-	if compiled == nil || err != nil {
-		return nil, err
+	if profile != nil {
+		key, compiled, err := plan.Filter(ctx, e.filters, c, profile)
+		if compiled == nil || err != nil {
+			return nil, err
+		}
+		proc.Filter, join.Filter, join.FilterSum = compiled, key, filter.Sum(compiled.Bytes())
 	}
-	proc.Filter = compiled
 	proc.Terminal = false // libcontainer makes it
 	last, err := e.stages.Program.Finish(proc)
 	if err != nil {
@@ -75,7 +80,6 @@ func (e *Engine) lastStage(
 	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
 	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
 	config.AppArmorProfile, config.ProcessLabel, p.Label = "", "", ""
-	join.Filter, join.FilterSum = key, filter.Sum(compiled.Bytes())
 	return last, nil
 }
 

@@ -36,6 +36,7 @@ import (
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
+	"berth/internal/rawenv"
 )
 
 // Engine makes containers with libcontainer in this process.
@@ -140,6 +141,8 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if last != nil {
 		defer last.Close()
 		setup.Engine = protocol.EngineLibcontainerStage
+	} else if err := rawenv.Of(p.Env).Refuse("libcontainer"); err != nil {
+		return fmt.Errorf("libcontainer sets the container up (%s): %w", l.Reason, err)
 	} else if profile := l.Spec.Linux.Seccomp; profile != nil {
 		if l.Config.Seccomp, err = e.seccomp.get(profile); err != nil {
 			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
@@ -369,6 +372,9 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	p, err := plan.NewProcess(l.Process)
 	if err != nil {
 		return err
+	}
+	if err := rawenv.Of(p.Env).Refuse("libcontainer"); err != nil {
+		return fmt.Errorf("libcontainer starts the execs of the container (%s): %w", c.Record().Setup.ExecReason, err)
 	}
 	var view *libcontainer.Container // of this exec alone: a start holds libcontainer's own lock
 	err = e.withoutCheckpoint(ctx, c, func(lib *libcontainer.Container) error {

@@ -22,6 +22,7 @@ import (
 	"berth/internal/keeper/runtime/shim"
 	"berth/internal/keeper/runtime/stage"
 	"berth/internal/mountns"
+	"berth/internal/rawenv"
 )
 
 // Selector is the runtime.Runtime that the keeper uses: it passes each call to the engine of the container. To add an
@@ -75,6 +76,9 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 	}
 	r := c.Record()
 	if r.Runtime != "" { // of a shim, or an OCI runtime
+		if err := rawenv.Of(l.Spec.Process.Env).Refuse("the config.json of " + r.Runtime); err != nil {
+			return err
+		}
 		if err := mountns.Mirror(sources(l.Spec)); err != nil {
 			return err
 		}
@@ -125,6 +129,11 @@ func sources(s *specs.Spec) (paths []string) {
 // they are confined.
 func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	r := c.Record()
+	if r.Runtime != "" {
+		if err := rawenv.Of(l.Process.Env).Refuse("the process.json of " + r.Runtime); err != nil {
+			return err
+		}
+	}
 	if r.Shim != nil {
 		return s.of(c).Exec(ctx, c, l)
 	}
