@@ -225,7 +225,7 @@ var fields = map[string]map[string]verdict{
 		"image_ref":       works(containerTranslated).but("it comes back; the image is the one of the field image"),
 	},
 	"KeyValue": {
-		"key":   works("TestEnvironmentKeepsOrderAndTheClientWins"),
+		"key": works("TestEnvironmentKeepsOrderAndTheClientWins"),
 		"value": works("TestAVariableKeepsBytesThatAreNotUTF8 TestAnEngineThatCannotPassBytesRefusesThem").
 			but("bytes that are not UTF-8 are refused for handlers of type oci and shim, and for setup = libcontainer"),
 	},
