@@ -50,24 +50,28 @@ type unitKey struct{ name, value string }
 // ReadKubelet reads the unit files of the kubelet. There need not be any. root is where the machine's file system is;
 // "" stands for /.
 func ReadKubelet(root string) *Kubelet {
-	k := &Kubelet{root: root}
+	return &Kubelet{root: root, unit: readUnit(root, kubeletUnit)}
+}
+
+// readUnit reads the files of a unit in the order in which they count; none: there is no such unit.
+func readUnit(root, unit string) (files []unitFile) {
 	names := map[string]string{} // paths by name below the directory of units
 	for _, dir := range slices.Backward(unitDirs) {
-		if _, err := os.Stat(filepath.Join(root, dir, kubeletUnit)); err == nil {
-			names[kubeletUnit] = filepath.Join(dir, kubeletUnit)
+		if _, err := os.Stat(filepath.Join(root, dir, unit)); err == nil {
+			names[unit] = filepath.Join(dir, unit)
 		}
-		drops, _ := filepath.Glob(filepath.Join(root, dir, kubeletUnit+".d", "*.conf"))
+		drops, _ := filepath.Glob(filepath.Join(root, dir, unit+".d", "*.conf"))
 		for _, path := range drops {
-			name := filepath.Join(kubeletUnit+".d", filepath.Base(path))
+			name := filepath.Join(unit+".d", filepath.Base(path))
 			names[name] = filepath.Join(dir, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if data, err := os.ReadFile(filepath.Join(root, names[name])); err == nil {
-			k.unit = append(k.unit, unitFile{names[name], name, unitKeys(string(data))})
+			files = append(files, unitFile{names[name], name, unitKeys(string(data))})
 		}
 	}
-	return k
+	return files
 }
 
 // unitKeys are the assignments of a unit file. Lines that are continued are one, with or without comments between them.

@@ -77,6 +77,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 		return false, fmt.Errorf("the translated configuration is not valid: %w", err)
 	}
 	kubelet.Notes(plan, loaded.Address)
+	migrate.OpenFiles(plan, m.System)
 	files := plan.Files
 	if m.KubeletConfig != "" {
 		file, err := migrate.KubeletFile(m.KubeletConfig, loaded.Address)
