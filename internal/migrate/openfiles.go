@@ -1,13 +1,11 @@
 package migrate
 
-import "fmt"
-
 // keepersOpenFiles is LimitNOFILE of berth-keeper.service, which containers have where no key says another one.
 const keepersOpenFiles = "1048576"
 
 // OpenFiles says that containers get another limit of open files than from containerd, if that is so: containers have
-// the limits of the unit that starts them. The unit of containerd 2 names none, so that systemd's default holds. root is
-// where the machine's file system is; "" stands for /.
+// the limits of the unit that starts them. The unit of containerd 2 names none, so that systemd's default holds. root
+// is where the machine's file system is; "" stands for /.
 func OpenFiles(p *Plan, root string) {
 	if p.Runtime != Containerd {
 		return
@@ -34,7 +32,7 @@ func OpenFiles(p *Plan, root string) {
 		case "infinity":
 			has, keep = "of the kernel (sysctl fs.nr_open)", "SOFT:HARD"
 		}
-		p.left(at, "%s", fmt.Sprintf("containers have had the limit of open files %s. Those of Berth have %s, soft and hard. "+
-			"To keep the old one: ulimits = [\"nofile=%s\"]", has, keepersOpenFiles, keep))
+		p.left(at, "containers have had the limit of open files %s. Those of Berth have %s, soft and hard. To keep the old "+
+			"one: ulimits = [\"nofile=%s\"]", has, keepersOpenFiles, keep)
 	}
 }

@@ -412,7 +412,7 @@ func TestASeccompProfileThatDoesNotParseIsNamed(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	for claim, content := range map[string]string{
-		"not JSON": "{", "a notification, which Berth takes from nobody": `{"defaultAction": "SCMP_ACT_ALLOW",
+		"not JSON": "{", "a notification without an agent": `{"defaultAction": "SCMP_ACT_ALLOW",
 			"syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}]}`,
 		"no action": `{"syscalls": []}`, "unknown action": `{"defaultAction": "SCMP_ACT_PERHAPS"}`,
 	} {
