@@ -1,6 +1,8 @@
 package life
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	keeper "berth/internal/keeper/client"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -90,5 +93,31 @@ func TestACheckpointKeepsBytesThatAreNotUTF8(t *testing.T) {
 	restored.WaitLog("same")
 	if _, err := restored.Exec(60, "true"); err == nil || !strings.Contains(err.Error(), "BINARY is not UTF-8") {
 		t.Errorf("an exec: %v", err)
+	}
+}
+
+// TestAVariableKeepsBytesWhereLibcontainerSetsTheContainerUp: the stage comes last then, also without a seccomp
+// profile. Seen to fail where it came last only to load a filter.
+func TestAVariableKeepsBytesWhereLibcontainerSetsTheContainerUp(t *testing.T) {
+	nodetest.BerthOnly(t, "has hooks")
+	dir := t.TempDir()
+	hook := `{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": ["createRuntime"]}`
+	if err := os.WriteFile(filepath.Join(dir, "hook.json"), []byte(hook), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("hooks_dirs = [%q]\n", dir)})
+	p := nodetest.RunPod(t, n)
+	filtered := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+	})
+	for _, edits := range [][]nodetest.ContainerEdit{{secret}, {secret, filtered}} {
+		c := p.Run(append(edits, nodetest.Sh(hasBinary+"; sleep 3600"))...)
+		c.WaitLog("same")
+		if got := c.Sh(hasBinary); got != "same" {
+			t.Errorf("an exec has %q", got)
+		}
+		if s := setupOf(t, n, c.ID); s.Engine != keeper.EngineLibcontainerStage {
+			t.Errorf("it was set up by %+v", s)
+		}
 	}
 }
