@@ -2,6 +2,8 @@ package faults
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -228,6 +230,62 @@ func TestALogDirectoryThatHangsHoldsUpNothingElse(t *testing.T) {
 	}
 	fs.End()
 	nothingLeft(t, n)
+}
+
+// Processes of another pod that the kernel gives to the keeper, as those of pods in the node's PID namespace, are
+// reaped while a start hangs, be they older or younger than the start. Seen to fail where the keeper reaped nothing
+// that it saw first during a start.
+func TestAStartThatHangsKeepsNoOrphans(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	daemons := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{
+			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_NODE},
+		}
+	})
+	orphan := func(seconds string) (pid string) {
+		c := daemons.Run(nodetest.Sh("(sh -c 'echo $$ is it; exec sleep " + seconds + "' &); exec sleep 1000"))
+		c.WaitLog("is it")
+		pid, _, _ = strings.Cut(c.Stdout(), " ")
+		return pid
+	}
+	older := orphan("8")
+	p := nodetest.RunPod(t, n)
+	fs := mutetest.Mount(t, t.TempDir())
+	c := p.Create(func(c *cri.ContainerConfig) {
+		c.Mounts = append(c.Mounts, &cri.Mount{HostPath: fs.Dir + "/volume", ContainerPath: "/v"})
+	})
+	fs.Mute()
+	ctx, cancel := context.WithCancel(nodetest.Context(t))
+	defer cancel()
+	starting := make(chan struct{})
+	go func() {
+		defer close(starting)
+		_, _ = n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+	}()
+	nodetest.Eventually(t, 30*time.Second, "the start hangs", func() error {
+		if !fs.Waits() {
+			return errors.New("nobody waits for the file system")
+		}
+		return nil
+	})
+	younger := orphan("1")
+	for _, pid := range []string{younger, older} {
+		nodetest.Eventually(t, 20*time.Second, "the orphan is reaped", func() error {
+			stat, err := os.ReadFile("/proc/" + pid + "/stat")
+			if err == nil {
+				return fmt.Errorf("it is there: %s", stat)
+			}
+			return nil
+		})
+	}
+	select {
+	case <-starting:
+		t.Error("the start has ended")
+	default:
+	}
+	fs.End()
+	cancel()
+	<-starting
 }
 
 // A CNI plugin that waits for the cluster's API server, as some do, must not keep the API server's own pod

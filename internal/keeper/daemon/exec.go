@@ -202,7 +202,7 @@ func (p *process) fail(err error) {
 // succeeded or failed.
 func (p *process) start(spec *specs.Process, files map[protocol.Role]int, session string, timeout time.Duration) {
 	c := p.c
-	settled, end := c.s.orphans.BeginExec()
+	settled, end := c.s.orphans.BeginStart("")
 	defer end()
 	c.s.limits.FitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())

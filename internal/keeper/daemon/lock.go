@@ -26,7 +26,7 @@ const (
 // The file of the lock names the keeper that has it, and the earlier keepers that were killed and of which the kernel
 // still has threads: those in system calls that no signal ends, such as a write to a disk that does not answer. Such a
 // keeper keeps its lock, since its threads share their descriptors. Another keeper takes the lock from it by a new file
-// in the place of that of the lock. Whoever tries to get the lock, in whatever way, has locked the directory meanwhile.
+// in the place of that of the lock. Whoever tries to get the lock, in whatever way, has the turn meanwhile.
 type lock struct {
 	file *os.File
 	// before are the earlier keepers that the file names, and ended is closed when they have no threads any more; nil:
@@ -64,12 +64,12 @@ func acquire(dir string, log *slog.Logger) (*lock, error) {
 // tryLock is unix.EWOULDBLOCK where another keeper has the lock, or is about to get it. take has it take the lock from
 // a keeper that was killed.
 func tryLock(dir string, take bool, log *slog.Logger) (_ *lock, err error) {
-	top, err := os.Open(dir)
+	turn, err := os.OpenFile(filepath.Join(dir, protocol.TurnFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer top.Close()
-	if err := unix.Flock(int(top.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	defer turn.Close()
+	if err := unix.Flock(int(turn.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, protocol.LockFile)

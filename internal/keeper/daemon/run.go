@@ -211,7 +211,8 @@ func logLimits(l *api.LogLimits) loglimit.Limits {
 
 // start runs launch, records the result, and wakes the callers that wait for it.
 func (c *container) start(l *runtime.Launch) {
-	end := c.s.orphans.BeginFor(c.id)
+	settled, end := c.s.orphans.BeginStart(c.id)
+	l.Settled = settled
 	err := c.launch(l)
 	if err != nil {
 		c.log.Info("container did not start", "container", c.record.Name, "error", err)

@@ -21,9 +21,11 @@ import (
 // A zombie may belong to a start that is under way (libcontainer and os/exec wait for theirs). So one is reaped only
 // when it has been seen by two looks, everything that was under way at the first has ended, and no record has it.
 //
-// A hook of a container may take minutes. While it runs, the start or removal that waits for it makes no processes, so
-// a zombie that is younger than the hook is none of theirs, and is reaped. So is one that is younger than the last
-// process that an exec makes: the container may hold that process for as long as it wants.
+// Something under way may take minutes, or for ever. So a zombie is also reaped if it is older than that, which has
+// made no process before it began, or younger than the last process that it makes. A hook of a container may take
+// minutes: while it runs, the start or removal that waits for it makes no processes. A start, of a container or of an
+// exec, has made its last process when it has settled: that one may wait for a volume that does not answer, or be held
+// by the container.
 type Reaper struct {
 	owners Owners
 	hooks  Hooks
@@ -40,6 +42,8 @@ type Reaper struct {
 type operation struct {
 	container string // that it starts or removes; empty: it may make children while a hook of a container runs
 	began     time.Time
+	// born is began in clock ticks since boot; 0: not known. None of its children has started before.
+	born uint64
 	// settled is the time from which on it makes no children, in clock ticks since boot; 0: it may make some.
 	settled uint64
 }
@@ -59,8 +63,8 @@ type Owners interface {
 // orphanLook is the time between two looks at the same zombies.
 const orphanLook = 200 * time.Millisecond
 
-// slow is the age of an operation from which on the reaper looks whether it waits for a hook, or makes no children any
-// more. Most end before that.
+// slow is the age of an operation from which on the reaper compares its times with those of zombies. Most end before
+// that.
 const slow = time.Second
 
 // New makes a reaper of what has no owner.
@@ -78,13 +82,14 @@ func (o *Reaper) Begin() (end func()) { return o.BeginFor("") }
 // BeginFor is Begin for the start or the removal of a container, which makes no children while a hook of the container
 // runs, but for the one that runs the hook.
 func (o *Reaper) BeginFor(container string) (end func()) {
-	_, end = o.begin(container)
+	_, end = o.BeginStart(container)
 	return end
 }
 
-// BeginExec is Begin for the start of an exec. settle is called when the start makes no children any more.
-func (o *Reaper) BeginExec() (settle, end func()) {
-	n, end := o.begin("")
+// BeginStart is BeginFor for the start of a container, or of an exec, for which container is empty: no hook runs then.
+// settle is called when the start makes no children any more.
+func (o *Reaper) BeginStart(container string) (settle, end func()) {
+	n, end := o.begin(container)
 	return func() {
 		now := ticks()
 		o.mu.Lock()
@@ -101,7 +106,7 @@ func (o *Reaper) begin(container string) (n uint64, end func()) {
 	defer o.mu.Unlock()
 	o.last++
 	n = o.last
-	o.underway[n] = operation{container: container, began: time.Now()}
+	o.underway[n] = operation{container: container, began: time.Now(), born: ticks()}
 	return n, func() {
 		o.mu.Lock()
 		delete(o.underway, n)
@@ -186,6 +191,7 @@ func (o *Reaper) busy(n, start uint64, hooks map[string]uint64) bool {
 		}
 		hook, waits := hooks[op.container]
 		switch {
+		case start != 0 && start < op.born:
 		case waits && start > hook:
 		case op.settled != 0 && start > op.settled:
 		default:
@@ -195,12 +201,12 @@ func (o *Reaper) busy(n, start uint64, hooks map[string]uint64) bool {
 	return false
 }
 
-// anySlow says whether something has been under way for so long that it may wait for a hook, or for a container.
+// anySlow says whether something has been under way for so long that it may wait for a hook, a volume or a container.
 func (o *Reaper) anySlow() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, op := range o.underway {
-		if (op.container != "" || op.settled != 0) && time.Since(op.began) >= slow {
+		if time.Since(op.began) >= slow {
 			return true
 		}
 	}

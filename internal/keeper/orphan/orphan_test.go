@@ -84,10 +84,10 @@ func TestOnlyWhatHasNoOwnerIsReaped(t *testing.T) {
 	}
 }
 
-// TestAHookThatHangsKeepsOnlyWhatIsOlder: while a container's hook runs, its start makes no processes. What is older
-// may be the start's, and what else is under way may make processes at any time. Seen to fail where all starts keep all
-// zombies, and, without the comparison of times, with a process of the start that was reaped.
-func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
+// TestAHookThatHangsKeepsOnlyWhatTheStartMayHaveMade: while a container's hook runs, its start makes no processes. What
+// is older than the hook may be the start's, and what else is under way may make processes at any time. Seen to fail
+// where all starts keep all zombies, and, without the comparison of times, with a process of the start that was reaped.
+func TestAHookThatHangsKeepsOnlyWhatTheStartMayHaveMade(t *testing.T) {
 	own, hooks := owners{}, map[string]uint64{}
 	r := New(own, func(map[int]bool) map[string]uint64 { return hooks }, slog.New(slog.DiscardHandler))
 	looks := func() {
@@ -137,17 +137,41 @@ func TestAHookThatHangsKeepsOnlyWhatIsOlder(t *testing.T) {
 	}
 }
 
-// TestAnExecThatIsHeldKeepsOnlyWhatIsOlder: a container may stop the process of an exec before its program begins. The
-// start of the exec has made all its processes by then. Seen to fail where an exec kept all zombies until its start was
-// over, and, without the comparison of times, with a process of the start that was reaped.
-func TestAnExecThatIsHeldKeepsOnlyWhatIsOlder(t *testing.T) {
+// TestAStartThatHangsKeepsNothingThatIsOlder: it has made no process before it began, whatever it makes later. Seen to
+// fail without the comparison with the time at which it began.
+func TestAStartThatHangsKeepsNothingThatIsOlder(t *testing.T) {
+	r := New(owners{}, noHooks, slog.New(slog.DiscardHandler))
+	old := ended(t)                   // a daemon of another pod, which ends only now
+	time.Sleep(2 * time.Second / 100) // two ticks
+	_, end := r.BeginStart("c")
+	defer end()
+	its := ended(t)
+	op := r.underway[r.last]
+	op.began = op.began.Add(-slow)
+	r.underway[r.last] = op
+	for range 3 {
+		r.look()
+	}
+	if isZombie(old) {
+		t.Error("an orphan that is older than the start is not reaped")
+	}
+	if !isZombie(its) {
+		t.Error("a process of the start was taken from it")
+	}
+}
+
+// TestAStartThatIsSettledKeepsOnlyWhatItMayHaveMade: a container may stop the process of an exec before its program
+// begins, and that of a container may wait for a volume. The start has made all its processes by then. Seen to fail
+// where an exec kept all zombies until its start was over, and, without the comparison of times, with a process of the
+// start that was reaped.
+func TestAStartThatIsSettledKeepsOnlyWhatItMayHaveMade(t *testing.T) {
 	r := New(owners{}, noHooks, slog.New(slog.DiscardHandler))
 	looks := func() {
 		for range 3 {
 			r.look()
 		}
 	}
-	settle, end := r.BeginExec()
+	settle, end := r.BeginStart("")
 	its := ended(t)
 	op := r.underway[r.last]
 	op.began = op.began.Add(-slow)

@@ -15,7 +15,9 @@ const (
 	RPCSocket = "keeper.sock"
 	FDsSocket = "fds.sock"
 	LockFile  = "lock"
-	LogFile   = "keeper.log"
+	// TurnFile is locked by a keeper for the moment in which it tries to get the lock.
+	TurnFile = "turn"
+	LogFile  = "keeper.log"
 	// EscrowFile is locked, shared, by the escrow processes of the directory, until they have handed everything back.
 	EscrowFile = "custodian"
 )

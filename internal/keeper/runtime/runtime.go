@@ -137,8 +137,8 @@ type Launch struct {
 	// are in escrow: nothing is lost with the keeper from then on. The terminal is Register's. After an error of
 	// Register the program must not begin, and Start or Exec returns that error.
 	Register func(Started) error
-	// Settled is called by an engine that makes no further processes for an exec, although Exec may take longer: the
-	// container can hold the process that is there. Engines need not call it.
+	// Settled is called by an engine that makes no further processes, although Start or Exec may take longer: the process
+	// that is there may wait for a volume that does not answer, or be held by the container. Engines need not call it.
 	Settled func()
 	// Unregister kills the process that Register has taken, and waits for it. It returns false if Register has taken no
 	// process.

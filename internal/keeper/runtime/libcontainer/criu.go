@@ -124,8 +124,11 @@ func (e *Engine) callCRIU(
 	case err = <-waited:
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
-		<-waited
-		endGroup(cmd.Process.Pid)
+		select {
+		case <-waited:
+		case <-time.After(criuGrace): // the process waits for a file system that does not answer
+		}
+		endGroup(cmd.Process.Pid, criuGrace)
 		return nil, fmt.Errorf("criu: %w", context.Cause(ctx))
 	}
 	// What criu has started may hold the pipe, so only what is there is read.
@@ -133,7 +136,7 @@ func (e *Engine) callCRIU(
 	line, _ := bufio.NewReader(out).ReadBytes('\n')
 	res := &criuResult{}
 	if jerr := json.Unmarshal(line, res); jerr != nil {
-		endGroup(cmd.Process.Pid)
+		endGroup(cmd.Process.Pid, criuGrace)
 		return nil, fmt.Errorf("criu's process gave no result: %w", errors.Join(err, jerr))
 	}
 	if res.Error != "" {
@@ -217,21 +220,31 @@ func criuCommand(call *criuCall, io runtime.Stdio, request, result, console *os.
 	return cmd
 }
 
-// endGroup waits until all processes of a group are gone, and kills those that stay.
-func endGroup(pgid int) {
-	for deadline := time.Now().Add(criuGrace); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		// Its members are children of this process now.
+// endGroup waits until all processes of a group are gone, and kills those that stay for longer than the grace period.
+// What does not end within the same time after that, as it waits for a file system that does not answer, is left to the
+// keeper, which reaps orphans.
+func endGroup(pgid int, grace time.Duration) {
+	if groupEnds(pgid, grace) {
+		return
+	}
+	_ = unix.Kill(-pgid, unix.SIGKILL)
+	groupEnds(pgid, grace)
+}
+
+// groupEnds reaps the processes of a group, which are children of this process by now, and says whether all are gone
+// within the limit.
+func groupEnds(pgid int, limit time.Duration) bool {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		for {
 			if pid, err := unix.Wait4(-pgid, nil, unix.WNOHANG, nil); err != nil || pid <= 0 {
 				break
 			}
 		}
 		if unix.Kill(-pgid, 0) != nil {
-			return
+			return true
 		}
 	}
-	_ = unix.Kill(-pgid, unix.SIGKILL)
-	_, _ = unix.Wait4(-pgid, nil, 0, nil)
+	return false
 }
 
 // EndDump waits until the CRIU of a checkpoint has ended that another keeper has begun, in the process group that

@@ -169,6 +169,7 @@ func (s *start) run() error {
 	if err != nil {
 		return err
 	}
+	l.Settled() // the set-up may wait for the file system of a volume
 	l.Phases.End("process")
 	if err := s.e.saveState(s.c, l.Config, paths, pid, l); err != nil {
 		return err
