@@ -99,7 +99,7 @@ func TestOwnMountsAreNotTheNodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return bytes.Count(data, []byte("nobody held this container's output"))
+		return bytes.Count(data, []byte("this container's output was not handed back"))
 	}
 	// Whatever ends, the mounts stay: the pin holds them.
 	for _, kill := range []struct {

@@ -364,7 +364,8 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 	switch err = protocol.Decode(err); {
 	case err == nil:
 		c.escrow.known(k.id)
-	case broken(err), errors.Is(err, errdefs.ErrUnavailable), ctx.Err() != nil:
+	case broken(err), errors.Is(err, errdefs.ErrUnavailable), ctx.Err() != nil,
+		errors.Is(err, errdefs.ErrResourceExhausted): // the keeper ends, and the next one may have room
 		return err
 	default:
 		// A record that the keeper refuses must not keep the others from being handed back.

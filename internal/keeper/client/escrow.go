@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -230,15 +231,16 @@ func (e *escrow) endSync() {
 	e.seen = nil
 }
 
-// all is everything, containers before their execs. What should be here and is not, the next keeper does not know.
+// all is everything, containers before their execs, and in the order of their IDs: an error that comes again is the
+// same. What should be here and is not, the next keeper does not know.
 func (e *escrow) all() []escrowed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	maps.Copy(e.refused, e.cut)
 	clear(e.cut)
 	var containers, execs []escrowed
-	for id, it := range e.items {
-		k := escrowed{id: id, record: it.record}
+	for _, id := range slices.Sorted(maps.Keys(e.items)) {
+		k := escrowed{id: id, record: e.items[id].record}
 		if e.begun[id] {
 			k.record = withBegun(k.record)
 		}

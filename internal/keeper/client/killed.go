@@ -12,7 +12,7 @@ const killedLook = time.Second
 
 // errKilled is the error of a keeper that was killed and does not end. The kernel keeps its sockets, which nobody will
 // ever serve.
-var errKilled = errors.New("it was killed and does not end, since a thread waits for a file system that does not answer")
+var errKilled = errors.New("it was killed and does not end: a thread waits for a file system that does not answer")
 
 // wasKilled says whether the keeper with this process ID will never answer again; 0: this process cannot see it.
 func wasKilled(pid int) bool { return pid > 0 && pidfd.Killed(pid) }

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	keeper "berth/internal/keeper/client"
+	host "berth/test/node"
 )
 
 // fill runs containers that write a line every moment until there is no room for one more, and says which run with
@@ -80,6 +82,42 @@ func TestKeeperWithFewDescriptors(t *testing.T) {
 	n.delete(ids[0])
 	n.delete(ids[1])
 	n.run(n.request("more", "true"))
+}
+
+// A keeper with a lower limit than the one before ends, and loses nothing: the next one that has room takes over all of
+// it. Seen to fail with a keeper that refuses what finds no room and goes on: logs stood still when the limit had been
+// raised.
+func TestANextKeeperWithFewerDescriptorsEnds(t *testing.T) {
+	dir := t.TempDir()
+	limit := func(n int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "limit"), []byte(fmt.Sprint(n)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(256)
+	program := filepath.Join(dir, "berth-keeper")
+	script := fmt.Sprintf("#!/bin/sh\nulimit -n $(cat %s/limit)\nexec %s \"$@\"\n", dir, binary)
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := startProgram(t, program)
+	ids := n.fill()
+	pid := n.pid()
+	limit(80)
+	n.end(pid, unix.SIGKILL)
+	said := func() bool {
+		log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
+		return strings.Contains(string(log), "may open too few descriptors")
+	}
+	for end := time.Now().Add(host.Patience(10 * time.Second)); !said() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !said() {
+		t.Error("the next keeper does not say why it ends")
+	}
+	limit(256)
+	n.allGoOn(ids)
 }
 
 // A client that may open few descriptors starts no more than it can keep for the keeper, and hands all of that back.

@@ -126,8 +126,26 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 	s.watching.Go(func() { c.watch(proc) })
 }
 
-// adopt takes a container or exec back from a holder of the escrow.
+// adopt takes a container or exec back from a holder of the escrow. A keeper that has no room for the descriptors ends:
+// the holder keeps all of them for the next one, and no output is lost. This keeper's limit must be lower than that of
+// the keeper before.
 func (a *adoption) adopt(js []byte, token string) error {
+	err := a.take(js, token)
+	if err == nil {
+		err = protocol.Room(roomToServe)
+	}
+	if errors.Is(err, errdefs.ErrResourceExhausted) {
+		a.s.fail(fmt.Errorf("take over what an earlier keeper has left: this one may open too few descriptors; raise its "+
+			"limit (RLIMIT_NOFILE, LimitNOFILE of its unit): %w", err))
+	}
+	return err
+}
+
+// roomToServe is how many descriptors a keeper needs beside those that it takes over.
+const roomToServe = 16
+
+// take is adopt without the look for room.
+func (a *adoption) take(js []byte, token string) error {
 	s := a.s
 	defer s.deliveries.Discard(token)
 	if err := s.gate.Begin(); err != nil {
@@ -411,7 +429,7 @@ func (a *adoption) endHandback() {
 		rest := c.exitSaved() && !c.record.LogDone
 		c.mu.Unlock()
 		if mute {
-			c.log.Warn("nobody held this container's output in escrow; it is lost from the keeper's death on")
+			c.log.Warn("this container's output was not handed back; it is lost from the keeper's death on")
 		}
 		switch {
 		case gone:
