@@ -591,6 +591,24 @@ func TestAClientThatIsCutOffDoesNotGetTheSuccessOfItsCommand(t *testing.T) {
 	}
 }
 
+// TestAnAttachEndsThoughAKilledKeeperKeepsItsOutputOpen: a keeper that was killed and does not end has the pipe. Seen to
+// fail without the channel of the keeper.
+func TestAnAttachEndsThoughAKilledKeeperKeepsItsOutputOpen(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	container, err := n.index.Container(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := make(chan struct{})
+	close(killed)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := awaitAttached(ctx, container, make(chan struct{}), nil, killed); err != nil {
+		t.Errorf("an attach goes on: %v", err)
+	}
+}
+
 func TestAnAttachedClientSeesTheOutputToItsEnd(t *testing.T) {
 	n := newMemoryNode(t)
 	_, id := n.run()

@@ -38,6 +38,7 @@ func TestAKeeperThatIsKilledInAWriteThatHangsIsReplaced(t *testing.T) {
 	thaw := quotatest.Freeze(t, mount)
 	first := n.pid()
 	n.until("a write to the log hangs", func() bool { return hungThreads(first) > 0 })
+	killed := n.client.Killed()
 	for i := range 2 {
 		pid := n.pid()
 		begin := time.Now()
@@ -61,6 +62,11 @@ func TestAKeeperThatIsKilledInAWriteThatHangsIsReplaced(t *testing.T) {
 		if now := n.pid(); now == pid {
 			t.Errorf("it is still keeper %d that answers", now)
 		}
+	}
+	select {
+	case <-killed:
+	default:
+		t.Error("who waits for output of the first keeper is not told")
 	}
 	n.endedOrphan("well", 4)
 	thaw()

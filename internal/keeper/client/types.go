@@ -39,8 +39,10 @@ type RunRequest struct {
 	LogLimits loglimit.Limits
 	Stdin     bool // keep an open stdin
 	StdinOnce bool // close stdin when the first attached client that brought one leaves
-	// Reaper starts the pod's init of ours in place of Spec.Process.Args: it only reaps. Spec.Root.Path is a
-	// directory, empty but for what the keeper puts there; the keeper removes that again in Delete.
+	// Reaper starts the pod's init of ours in place of Spec.Process.Args: it only reaps. Spec.Root.Path is a directory
+	// that the caller makes, and removes after Delete. The caller also makes its directories proc and dev and the empty
+	// file ReaperProgram, where those are to belong to the node's root: in a user namespace nobody else could make them.
+	// Delete, and a Run that fails, remove proc and ReaperProgram; whatever else is there is the caller's to remove.
 	Reaper bool
 
 	// Restore is a directory of CRIU's images, absolute: the container's processes are made from them, and Spec.Process
