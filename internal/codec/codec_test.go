@@ -51,8 +51,8 @@ func TestATypeThatWasLookedAtIsEncodedWithoutAllocatingForIt(t *testing.T) {
 	}
 }
 
-// TestJSONFollowsTheRulesOfEncodingJSON, with which earlier versions write and read the same records. Seen to fail with the
-// rules of the next version of encoding/json: of letters, names that occur twice, durations and broken texts.
+// TestJSONFollowsTheRulesOfEncodingJSON, with which earlier versions write and read the same records. Seen to fail with
+// the rules of the next version of encoding/json: of letters, names that occur twice, durations and broken texts.
 func TestJSONFollowsTheRulesOfEncodingJSON(t *testing.T) {
 	type inner struct{ Time time.Time }
 	type record struct {

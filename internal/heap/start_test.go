@@ -12,8 +12,8 @@ func percent() int {
 	return p
 }
 
-// TestAStartCollectsLessOften, and only the start. Seen to fail with a Starting that does nothing, and with one that does
-// not look at GOGC.
+// TestAStartCollectsLessOften, and only the start. Seen to fail with a Starting that does nothing, and with one that
+// does not look at GOGC.
 func TestAStartCollectsLessOften(t *testing.T) {
 	t.Setenv("GOGC", "")
 	usual := percent()

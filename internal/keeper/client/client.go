@@ -381,7 +381,8 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 // protocol.SendTimeout.
 const escrowHold = time.Second
 
-// holdBack waits for Config.EscrowAfter, or for the end of the connection: what a dead keeper has sent is due to the next.
+// holdBack waits for Config.EscrowAfter, or for the end of the connection: what a dead keeper has sent is due to the
+// next.
 func (c *Client) holdBack(conn *connection) {
 	if c.cfg.EscrowAfter == nil {
 		return

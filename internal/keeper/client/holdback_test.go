@@ -41,9 +41,9 @@ func talk(t *testing.T, after chan struct{}) (*Client, *connection, *protocol.Co
 	return client, conn, keeper
 }
 
-// TestTheEscrowWaitsForTheStartOfItsHolder: it is taken when the start is over, and when that takes too long, and what a
-// keeper that is killed meanwhile had sent is not lost. Seen to fail where holdBack does not wait, waits without a limit,
-// and does not look whether the connection has ended.
+// TestTheEscrowWaitsForTheStartOfItsHolder: it is taken when the start is over, and when that takes too long, and what
+// a keeper that is killed meanwhile had sent is not lost. Seen to fail where holdBack does not wait, waits without a
+// limit, and does not look whether the connection has ended.
 func TestTheEscrowWaitsForTheStartOfItsHolder(t *testing.T) {
 	has := func(c *Client) bool {
 		there, _ := c.escrow.has("c")

@@ -329,7 +329,8 @@ func TestWhatNobodyHeldIsTold(t *testing.T) {
 	if st := n.ended("ends"); !st.Lost || st.ExitCode != 255 {
 		t.Errorf("%+v", st)
 	}
-	if st := n.status("runs"); st.State != keeper.StateRunning || !n.log.has("this container's output was not handed back") {
+	if st := n.status("runs"); st.State != keeper.StateRunning ||
+		!n.log.has("this container's output was not handed back") {
 		t.Errorf("%+v", st)
 	}
 	if err := n.client.Signal(n.ctx(), "runs", unix.SIGKILL, false); err != nil {

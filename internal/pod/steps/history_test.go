@@ -9,8 +9,8 @@ import (
 	"berth/internal/codec"
 )
 
-// TestAHistoryIsTheJSONOfItsTimings, as earlier versions write and read it. Seen to fail with a With that does not end the
-// list, and with one that writes into the list that it continues.
+// TestAHistoryIsTheJSONOfItsTimings, as earlier versions write and read it. Seen to fail with a With that does not end
+// the list, and with one that writes into the list that it continues.
 func TestAHistoryIsTheJSONOfItsTimings(t *testing.T) {
 	begin := time.Date(2026, 11, 28, 12, 0, 0, 5000, time.UTC)
 	first := []Timing{{Step: "mount", Begin: begin, Took: 7}, {Step: "start", Took: time.Second}}
@@ -21,7 +21,10 @@ func TestAHistoryIsTheJSONOfItsTimings(t *testing.T) {
 	for _, c := range []struct {
 		h    History
 		want []Timing
-	}{{nil, nil}, {h, first}, {both, slices.Concat(first, second)}, {other, slices.Concat(first, third)}, {h.With(nil), first}} {
+	}{
+		{nil, nil}, {h, first}, {both, slices.Concat(first, second)}, {other, slices.Concat(first, third)},
+		{h.With(nil), first},
+	} {
 		type record struct {
 			Timings []Timing `json:"timings,omitempty"`
 		}
@@ -44,7 +47,9 @@ func TestAHistoryIsTheJSONOfItsTimings(t *testing.T) {
 			}
 		}
 	}
-	for text, fails := range map[string]bool{"null": false, "[]": false, "[ ]": false, "{}": true, "1": true, `"["`: true} {
+	for text, fails := range map[string]bool{
+		"null": false, "[]": false, "[ ]": false, "{}": true, "1": true, `"["`: true,
+	} {
 		var got History
 		if err := codec.Unmarshal([]byte(text), &got); (err != nil) != fails || len(got) > 0 {
 			t.Errorf("%s: %s, %v", text, got, err)
