@@ -255,7 +255,7 @@ func TestAnExecThatIsNotTakenBackIsNotMadeAgain(t *testing.T) {
 
 	ran := make(chan struct{}, 10)
 	next := &scripted{t: t, generation: "next"}
-	next.adopt = func(string) error { return errdefs.ErrResourceExhausted }
+	next.adopt = func(string) error { return errdefs.ErrInvalidArgument }
 	next.exec = func(func(*protocol.Packet)) error { ran <- struct{}{}; return nil }
 	next.serve(dir)
 	if err := <-answer; !errors.Is(err, errdefs.ErrAborted) || len(ran) > 0 {
