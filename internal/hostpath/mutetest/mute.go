@@ -21,6 +21,8 @@ type FS struct {
 	mute atomic.Bool
 	left atomic.Bool // a request has no answer
 	once sync.Once
+	// begun is closed when the kernel's first request has its answer. Before that, who asks for something can be killed.
+	begun chan struct{}
 }
 
 // Mount mounts one that answers. The test ends it.
@@ -38,9 +40,10 @@ func Mount(t testing.TB, dir string) *FS {
 		unix.Close(fd)
 		t.Fatal(err)
 	}
-	f := &FS{Dir: dir, fd: fd}
+	f := &FS{Dir: dir, fd: fd, begun: make(chan struct{})}
 	t.Cleanup(f.End)
 	go f.serve()
+	<-f.begun
 	return f
 }
 
@@ -107,6 +110,9 @@ func (f *FS) serve() {
 		order.PutUint32(out[4:], uint32(-int32(errno)))
 		copy(out[8:], in[8:16])
 		_, _ = unix.Write(f.fd, out)
+		if order.Uint32(in[4:]) == hello {
+			close(f.begun)
+		}
 	}
 }
 
