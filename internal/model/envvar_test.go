@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAVariableKeepsItsBytesInJSON: of a record, for example. Seen to fail where encoding/json wrote it.
+// TestAVariableKeepsItsBytesInJSON: of a record, for example.
 func TestAVariableKeepsItsBytesInJSON(t *testing.T) {
 	in := Environment{
 		{Key: "A", Value: "<&\"\u2028\n"}, {Key: "B", Value: "b=\xff\xfe"}, {Key: "C"}, {Key: "D", Value: "\ufffd"},

@@ -591,8 +591,7 @@ func TestAClientThatIsCutOffDoesNotGetTheSuccessOfItsCommand(t *testing.T) {
 	}
 }
 
-// TestAnAttachEndsThoughAKilledKeeperKeepsItsOutputOpen: a keeper that was killed and does not end has the pipe. Seen
-// to fail without the channel of the keeper.
+// TestAnAttachEndsThoughAKilledKeeperKeepsItsOutputOpen: a keeper that was killed and does not end has the pipe.
 func TestAnAttachEndsThoughAKilledKeeperKeepsItsOutputOpen(t *testing.T) {
 	n := newMemoryNode(t)
 	_, id := n.run()

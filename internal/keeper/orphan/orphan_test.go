@@ -137,8 +137,7 @@ func TestAHookThatHangsKeepsOnlyWhatTheStartMayHaveMade(t *testing.T) {
 	}
 }
 
-// TestAStartThatHangsKeepsNothingThatIsOlder: it has made no process before it began, whatever it makes later. Seen to
-// fail without the comparison with the time at which it began.
+// TestAStartThatHangsKeepsNothingThatIsOlder: it has made no process before it began, whatever it makes later.
 func TestAStartThatHangsKeepsNothingThatIsOlder(t *testing.T) {
 	r := New(owners{}, noHooks, slog.New(slog.DiscardHandler))
 	old := ended(t)                   // a daemon of another pod, which ends only now

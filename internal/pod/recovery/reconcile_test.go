@@ -171,7 +171,7 @@ func TestWhatIsLeftOfACheckpointIsRemovedOnceBerthdServes(t *testing.T) {
 
 // A log may be on a file system that does not answer. What berthd does before it serves does not ask that, also for a
 // container that an earlier version has started; once berthd serves, it finds out where the logs of such containers
-// are. Seen to fail where berthd itself followed the links: the test could not be killed.
+// are.
 func TestLogsAreAdoptedWithoutTheirFileSystem(t *testing.T) {
 	log, dir := slog.New(slog.DiscardHandler), t.TempDir()
 	mute := mutetest.Mount(t, t.TempDir())
