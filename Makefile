@@ -148,7 +148,7 @@ LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRe
 	TestKeeperKilledWhileItTakesThingsBack|TestKeeperAndClientStoppedAtOnce|TestOneKeeperPerDirectory|$\
 	Test.*(Shim|GVisor|Snapshotter|RemoteLayer|Artifact).*|TestMountsOfPodsStayOutOfTheNodes|$\
 	TestAContainerThatHasEndedIsCounted|TestAPodsCheckpoint.*|TestFilesOfALayerThat.*|TestALayerThatDoes.*|$\
-	TestLayersThatA.*|TestAPodStartsBeforeIts.*|TestAKilledBerthdLeavesNoSnapshots|TestADeletedContainerOf.*)$$
+	TestLayersThatA.*|TestAPodStartsBeforeIts.*|TestAKilledBerthdLeavesNoSnapshots|TestADeletedContainerOf.*|TestAVariableKeepsBytes.*|TestACheckpointKeepsBytes.*|TestTheAgentOfASeccompProfile.*)$$
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
