@@ -138,7 +138,7 @@ spec:
 func TestApplyFollowsADirectoryOfManifests(t *testing.T) {
 	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
-	m := newManifests(t, nodetest.Shared(t))
+	m := newManifests(t, nodetest.Start(t, node.Options{})) // not the shared one: it counts all containers
 	m.write("web.yaml", keptPod("kept-web", "one"))
 	m.write(".hidden.yaml", keptPod("kept-hidden", "one"))
 	m.write("web.yaml~", keptPod("kept-backup", "one"))
