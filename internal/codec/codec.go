@@ -8,6 +8,7 @@ package codec
 import (
 	"reflect"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	jsonv1 "github.com/go-json-experiment/json/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -17,8 +18,12 @@ import (
 // Records, specifications and the keeper's packets are encoded at each start of a container, and at a start of berthd.
 func Marshal(v any) ([]byte, error) { return jsonv1.Marshal(v) }
 
-// Unmarshal is json.Unmarshal, likewise.
-func Unmarshal(data []byte, v any) error { return jsonv1.Unmarshal(data, v) }
+// Unmarshal is json.Unmarshal, likewise, where data fits. Where it does not, there is an error in both, but v has been
+// filled up to there: what is in it is of no use. So data is gone through only once.
+func Unmarshal(data []byte, v any) error { return jsonv2.Unmarshal(data, v, once) }
+
+// once are the rules of encoding/json, without the one that all of the data is checked before any of it is used.
+var once = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
 
 // JSON has Marshal and Unmarshal look at the types of the values, and at all types inside them. A type that cannot be
 // encoded is no error here.
@@ -41,8 +46,8 @@ func lookAt(t reflect.Type, known map[reflect.Type]bool) {
 		lookAt(t.Elem(), known)
 	case reflect.Struct:
 		v := reflect.New(t).Interface()
-		_, _ = jsonv1.Marshal(v)
-		_ = jsonv1.Unmarshal([]byte("{}"), v)
+		_, _ = Marshal(v)
+		_ = Unmarshal([]byte("{}"), v)
 		for i := range t.NumField() {
 			if f := t.Field(i); f.IsExported() {
 				lookAt(f.Type, known)
