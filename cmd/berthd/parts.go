@@ -58,6 +58,7 @@ type parts struct {
 	closers   []func() error
 
 	metrics  *metrics.Set // nil: nothing is measured
+	ahead    *pod.Ahead
 	children *jail.Jail
 	confined chan error // what a first child has found: see checkJail
 	images   *image.Store
@@ -110,6 +111,15 @@ func (d *parts) lock(context.Context) error {
 	d.onClose(func() error { unlockState(); return nil })
 	d.disk = state.NewProbe(d.cfg.Root)
 	return nil
+}
+
+// readAhead begins to read the records of pods while the other parts are made: with many pods, most of a start of berthd
+// is that.
+func (d *parts) readAhead(context.Context) (err error) {
+	d.ahead, err = pod.ReadAhead(&pod.Config{
+		Root: d.cfg.Root, State: d.cfg.State, NetNSDir: d.cfg.Network.NetNSDir, Log: d.log,
+	})
+	return err
 }
 
 func (d *parts) claimCgroups(ctx context.Context) error {
@@ -323,6 +333,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		Disk:          d.disk,
 		PreparedPods:  d.cfg.Network.PreparedPods,
 		Jail:          d.children,
+		Ahead:         d.ahead,
 		Metrics:       d.metrics,
 		Log:           d.log,
 	}

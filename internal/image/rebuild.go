@@ -224,8 +224,7 @@ func (d *database) checkRecords() error {
 
 // rebuild enters into the database what is beside the layers and not in it.
 func (d *database) rebuild(quiet bool) error {
-	found := map[string]*imageFile{}
-	broken, spared, err := d.files.Load(func(id string) any { found[id] = &imageFile{}; return found[id] })
+	found, broken, spared, err := state.LoadAll[imageFile](d.files)
 	if err != nil {
 		return err
 	}
@@ -234,7 +233,6 @@ func (d *database) rebuild(quiet bool) error {
 	}
 	lost := false
 	for _, b := range broken {
-		delete(found, b.ID)
 		lost = true
 		d.log.Error("an image is lost: it must be pulled again", "image_id", wholeID(b.ID), "error", b.Err)
 	}

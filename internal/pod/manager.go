@@ -136,6 +136,7 @@ type Config struct {
 	Devices       devices.Manager // nil: the node has no device manager
 	Plugins       plugins.Plugins // nil: the node has none
 	Jail          *jail.Jail      // in which archives of checkpoints are read
+	Ahead         *Ahead          // what ReadAhead has begun to read; nil: New reads it
 	Metrics       *metrics.Set    // nil: nothing is counted
 	Audit         *audit.Log      // nil: nothing is written down
 	Log           *slog.Logger
@@ -234,7 +235,7 @@ type Host struct {
 
 // orNode fills in what this node has, with its records in the configuration's root. Namespaces and cgroups stay nil,
 // which their callers know.
-func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) error) (Host, error) {
+func (h Host) orNode(ctx context.Context, cfg *Config, dirs *layout.Dirs, discard func(dir string) error) (Host, error) {
 	if h.Tmpfs == nil {
 		h.Tmpfs = parts.NodeTmpfs{}
 	}
@@ -249,7 +250,7 @@ func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) 
 		h.Quotas = quotas
 	}
 	if h.Volumes == nil {
-		volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: discard, Log: cfg.Log})
+		volumes, err := volume.Open(volume.Config{Dir: dirs.Volumes(), Discard: discard, Log: cfg.Log})
 		if err != nil {
 			return h, err
 		}
@@ -300,6 +301,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	cfg.Settings.warnOfQuotas(m.containers.Dir(), m.log)
 	r := m.recovery()
+	m.cfg.Ahead = nil // its memory
 	if err := r.Reconcile(ctx); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
@@ -316,34 +318,35 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 // newManager makes a Manager that knows no pod yet, and the directories and stores that it works with.
 func newManager(ctx context.Context, cfg Config) (*Manager, error) {
-	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State, NetNSDir: cfg.NetNSDir, Pins: cfg.Host.Namespaces}
-	if err := dirs.Make(cfg.Log); err != nil {
-		return nil, err
+	ahead := cfg.Ahead
+	if ahead == nil {
+		var err error
+		if ahead, err = ReadAhead(&cfg); err != nil {
+			return nil, err
+		}
 	}
+	dirs := ahead.dirs
 	if cfg.NetNSDir != "" {
 		if err := namespace.Share(cfg.NetNSDir); err != nil {
 			return nil, fmt.Errorf("network.netns_dir: %w", err)
 		}
 	}
-	for _, dir := range []string{dirs.Pods(), dirs.Containers(), dirs.StatePods()} {
-		state.Spread(dir)
-	}
 	m := &Manager{
-		cfg:   cfg,
-		log:   cfg.Log,
-		pods:  record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
-		index: index.New(),
-		logs:  logs.New(cfg.Root),
-		dirs:  dirs,
+		cfg:        cfg,
+		log:        cfg.Log,
+		pods:       ahead.pods,
+		containers: ahead.containers,
+		index:      index.New(),
+		logs:       logs.New(cfg.Root),
+		dirs:       dirs,
 	}
-	volumePath := func(name string) string { return m.storage.Volumes.Path(name) }
-	m.containers = record.NewContainers(dirs.Containers(), volumePath, cfg.Log)
+	m.cfg.Ahead = ahead
 	m.settings.Store(&cfg.Settings)
 	m.pods.Metrics, m.containers.Metrics = cfg.Metrics, cfg.Metrics
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = events.New(m.index)
 	trash := trash.New(m.ctx, dirs.Trash(), cfg.Log)
-	host, err := cfg.Host.orNode(ctx, &cfg, trash.Discard)
+	host, err := cfg.Host.orNode(ctx, &cfg, dirs, trash.Discard)
 	if err != nil {
 		return nil, err
 	}
@@ -398,7 +401,7 @@ func (m *Manager) recovery() *recovery.Recovery {
 		Keeper: m.cfg.Keeper, Images: m.cfg.Images, Network: m.cfg.Network, Pods: m.pods, Containers: m.containers,
 		Index: m.index, Logs: m.logs, Dirs: m.dirs, Cgroups: m.cgroups, Parts: m.parts, Storage: m.storage,
 		Devices: m.devices, Checkpoints: m.checkpoints, Trash: m.teardown.Trash, Teardown: m.teardown, Watch: m.watch,
-		Ctx: m.ctx, Log: m.log,
+		Mounts: m.cfg.Ahead.mounts, Hidden: m.cfg.Ahead.hidden, Ctx: m.ctx, Log: m.log,
 	}
 }
 

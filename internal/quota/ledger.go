@@ -99,19 +99,12 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 		grants: map[uint32]*Grant{}, next: MinID, failed: map[string]error{}, cleared: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	loaded := map[string]*Grant{}
-	broken, spared, err := l.records.Load(func(name string) any {
-		loaded[name] = &Grant{}
-		return loaded[name]
-	})
+	loaded, broken, spared, err := state.LoadAll[Grant](l.records)
 	if err != nil {
 		return nil, fmt.Errorf("disk quotas: %w", err)
 	}
 	for _, o := range spared {
 		log.Warn("the newest version of a record is spoilt, and its second file was read", "project", o.ID, "error", o.Err)
-	}
-	for _, b := range broken {
-		delete(loaded, b.ID)
 	}
 	l.keepLost(broken)
 	for _, g := range loaded {

@@ -69,7 +69,7 @@ func (r Records) LoadFile(id, name string, v any) error {
 }
 
 // readFile is a variable for tests.
-var readFile = os.ReadFile
+var readFile = disk.ReadFile
 
 func read(path string, v any) (isCopy bool, err error) {
 	data, err := readFile(path)
@@ -183,11 +183,26 @@ type Spared struct {
 	Older bool
 }
 
-// Load reads every record. make returns what the record of an ID is unmarshalled into, and is called for one after
-// another. A record of a newer berthd is an error, a FormatError. A record of which no file could be read, for a reason
-// that says nothing of its content (disk.Unread), is an error too, unless the records are Replaceable. Nothing may be
-// changed after an error: a disk that fails returns no record at all, and no pod may be ended because of that.
-func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
+// LoadAll reads every record, by ID: see Load.
+func LoadAll[T any](r Records) (map[string]*T, []Broken, []Spared, error) {
+	var mu sync.Mutex
+	all := map[string]*T{}
+	broken, spared, err := Load(r, func(id string, v *T) {
+		mu.Lock()
+		defer mu.Unlock()
+		all[id] = v
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return all, broken, spared, nil
+}
+
+// Load reads every record, and calls each with it, from several goroutines at a time. A record of a newer berthd is an
+// error, a FormatError. A record of which no file could be read, for a reason that says nothing of its content
+// (disk.Unread), is an error too, unless the records are Replaceable. After an error, nothing may be changed: a disk
+// that fails returns no record at all, and no pod may be ended because of that.
+func Load[T any](r Records, each func(id string, v *T)) ([]Broken, []Spared, error) {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil, nil
@@ -196,7 +211,7 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 		return nil, nil, err
 	}
 	// With thousands of records, most of a start of berthd is this: on all processors.
-	var mu sync.Mutex // guards what follows, and the caller's make
+	var mu sync.Mutex // guards broken and spared
 	var broken []Broken
 	var spared []Spared
 	var group errgroup.Group
@@ -208,13 +223,14 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 			continue
 		}
 		group.Go(func() error {
-			b, s, err := r.load(id, func() any {
+			v, b, s, err := load[T](r, id)
+			if v != nil {
+				each(id, v)
+			}
+			if b != nil || s != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				return make(id)
-			})
-			mu.Lock()
-			defer mu.Unlock()
+			}
 			if b != nil {
 				broken = append(broken, *b)
 			}
@@ -232,38 +248,40 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	return broken, spared, nil
 }
 
-// load reads one record, the second file if the first cannot be read.
-func (r Records) load(id string, make func() any) (*Broken, *Spared, error) {
-	path := filepath.Join(r.Path(id), r.File)
-	_, err := read(path, make())
+// load reads one record, the second file if the first cannot be read. v is nil unless one of them was read.
+func load[T any](r Records, id string) (v *T, _ *Broken, _ *Spared, _ error) {
+	path := r.Path(id) + "/" + r.File
+	v = new(T)
+	_, err := read(path, v)
 	if err == nil {
-		return nil, nil, nil
+		return v, nil, nil, nil
 	}
 	var newer *FormatError
 	if errors.As(err, &newer) || disk.Short(err) { // the second file may be older
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	isCopy, spareErr := read(path+spare, make())
+	v = new(T) // nothing of the first
+	isCopy, spareErr := read(path+spare, v)
 	switch {
 	case errors.As(spareErr, &newer) || disk.Short(spareErr):
-		return nil, nil, spareErr
+		return nil, nil, nil, spareErr
 	case spareErr == nil:
-		return nil, &Spared{ID: id, Err: err, Older: !isCopy}, nil
+		return v, nil, &Spared{ID: id, Err: err, Older: !isCopy}, nil
 	case !errors.Is(spareErr, os.ErrNotExist):
 		err = errors.Join(err, spareErr)
 	}
 	if disk.Unread(err) && !r.Replaceable {
 		const advice = "the log of the kernel says why: dmesg --level=err"
-		return nil, nil, fmt.Errorf("the record of %s cannot be read, which does not say that it is damaged: %w (%s)",
+		return nil, nil, nil, fmt.Errorf("the record of %s cannot be read, which does not say that it is damaged: %w (%s)",
 			id, err, advice)
 	}
-	return &Broken{ID: id, Err: err}, nil, nil
+	return nil, &Broken{ID: id, Err: err}, nil, nil
 }
 
 // Doubled tells whether the second file of a record is one that Load could fall back to.
 func (r Records) Doubled(id string) bool {
 	path := filepath.Join(r.Path(id), r.File) + spare
-	data, err := os.ReadFile(path)
+	data, err := disk.ReadFile(path)
 	if err == nil && len(data) == 0 {
 		return false
 	}

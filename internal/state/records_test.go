@@ -23,8 +23,7 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := map[string]*thing{}
-	broken, _, err := r.Load(func(id string) any { got[id] = &thing{}; return got[id] })
+	got, broken, _, err := LoadAll[thing](r)
 	if err != nil || len(broken) != 0 {
 		t.Fatal(broken, err)
 	}
@@ -47,7 +46,7 @@ func TestATornOrMissingRecordIsReported(t *testing.T) {
 	if err := os.MkdirAll(r.Path("empty"), 0o711); err != nil {
 		t.Fatal(err)
 	}
-	broken, _, err := r.Load(func(string) any { return &thing{} })
+	_, broken, _, err := LoadAll[thing](r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +62,7 @@ func TestWhatFsckHasSavedIsNoRecord(t *testing.T) {
 	if err := os.Mkdir(r.Path("lost+found"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if broken, _, err := r.Load(func(string) any { return &thing{} }); err != nil || len(broken) != 0 {
+	if _, broken, _, err := LoadAll[thing](r); err != nil || len(broken) != 0 {
 		t.Errorf("broken: %v, %v", broken, err)
 	}
 }
@@ -110,14 +109,14 @@ func TestARecordThatCannotBeReadIsNotBroken(t *testing.T) {
 					}
 				}
 			}
-			defer func() { readFile = os.ReadFile }()
+			defer func() { readFile = disk.ReadFile }()
 			readFile = func(file string) ([]byte, error) {
 				if err := fails[file]; err != nil {
 					return nil, &os.PathError{Op: "read", Path: file, Err: err}
 				}
 				return os.ReadFile(file)
 			}
-			broken, spared, err := r.Load(func(string) any { return &thing{} })
+			_, broken, spared, err := LoadAll[thing](r)
 			told := len(broken)+len(spared) == 1 && c.whole == (len(spared) == 1)
 			if !errors.Is(err, c.want) || err == nil && !told || err != nil && len(broken)+len(spared) > 0 {
 				t.Errorf("broken %v, spared %v, error %v", broken, spared, err)
@@ -141,7 +140,7 @@ func TestAFailingDiskIsToldFromADamagedFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if broken, _, err := r.Load(func(string) any { return &thing{} }); !errors.Is(err, unix.EIO) {
+	if _, broken, _, err := LoadAll[thing](r); !errors.Is(err, unix.EIO) {
 		t.Errorf("%v, %v", broken, err)
 	}
 }
@@ -185,8 +184,8 @@ func TestARecordHasTwoFilesForAllItsVersions(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(r.Path("a"), r.File), []byte(`"si`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var got *named
-	broken, spared, err := r.Load(func(string) any { got = new(named); return got })
+	all, broken, spared, err := LoadAll[named](r)
+	got := all["a"]
 	if err != nil || len(broken) != 0 || got.Name != "" || len(spared) != 1 || !spared[0].Older {
 		t.Errorf("%v, %v, %v, %v", got, broken, spared, err)
 	}
@@ -221,8 +220,8 @@ func TestEveryFlippedBitOfARecordIsNoticed(t *testing.T) {
 				if err := os.WriteFile(path, spoilt, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				var got *named
-				broken, spared, err := r.Load(func(string) any { got = new(named); return got })
+				all, broken, spared, err := LoadAll[named](r)
+				got := all["a"]
 				if err != nil || len(broken) != 0 {
 					t.Fatalf("byte %d, bit %d: %v, %v", at, bit, broken, err)
 				}
@@ -258,8 +257,7 @@ func TestARecordOfANewerBerthdIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	load := func() (map[string]*named, error) {
-		got := map[string]*named{}
-		broken, spared, err := r.Load(func(id string) any { got[id] = &named{}; return got[id] })
+		got, broken, spared, err := LoadAll[named](r)
 		if len(broken)+len(spared) > 0 {
 			t.Errorf("%v, %v", broken, spared)
 		}
@@ -285,11 +283,11 @@ func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	r, fillUp := smallDisk(t)
 	load := func() (got named, older bool) {
 		t.Helper()
-		broken, spared, err := r.Load(func(string) any { return &got })
+		all, broken, spared, err := LoadAll[named](r)
 		if err != nil || len(broken) > 0 {
 			t.Fatal(broken, err)
 		}
-		return got, len(spared) > 0 && spared[0].Older
+		return *all["a"], len(spared) > 0 && spared[0].Older
 	}
 	save := func(save func(string, any) error, length int) error {
 		return save("a", named{strings.Repeat("x", length)})
@@ -352,8 +350,8 @@ func TestASecondFileIsOlderOnceTheFirstIsWrittenOver(t *testing.T) {
 	if err := os.WriteFile(path, []byte("spoilt"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var got named
-	_, spared, err := r.Load(func(string) any { return &got })
+	all, _, spared, err := LoadAll[named](r)
+	got := all["a"]
 	if err != nil || len(spared) != 1 || !spared[0].Older || got.Name != strings.Repeat("x", 10) {
 		t.Errorf("%q, %+v, %v", got.Name, spared, err)
 	}

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"regexp"
 	"strconv"
+	"unicode"
 )
 
 // format is the version of the format of the records that are written, and the newest that is read. All kinds of
@@ -46,8 +46,48 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // The seal of a record is the last members of its JSON object: the version of its format, whether the file is a copy of
 // the newest version, and the CRC-32C of everything before the checksum. A berthd of a version that had no seals can
-// still read such an object.
-var sealForm = regexp.MustCompile(`"_format":([0-9]{1,9})(,"_copy":true)?,"_sum":"([0-9a-f]{8})"}\s*$`)
+// still read such an object. The seal is followed by white space alone.
+const (
+	formatKey = `"_format":`
+	copyMark  = `,"_copy":true`
+	sumKey    = `,"_sum":"`
+	sumDigits = 8 // hexadecimal
+	sealEnd   = `"}`
+)
+
+// seam is where a record and its seal meet, and what the seal says.
+type seam struct {
+	start  int // of the seal
+	summed int // the checksum is of what comes before here
+	format int
+	isCopy bool
+	sum    []byte
+}
+
+// findSeal finds the seal of a record.
+func findSeal(data []byte) (s seam, ok bool) {
+	body := bytes.TrimRight(data, " \t\r\n\f")
+	s.summed = len(body) - len(sealEnd) - sumDigits - len(sumKey)
+	if s.summed < 0 || !bytes.HasSuffix(body, []byte(sealEnd)) || !bytes.HasPrefix(body[s.summed:], []byte(sumKey)) {
+		return s, false
+	}
+	s.sum = body[len(body)-len(sealEnd)-sumDigits : len(body)-len(sealEnd)]
+	body = body[:s.summed]
+	if rest, isCopy := bytes.CutSuffix(body, []byte(copyMark)); isCopy {
+		body, s.isCopy = rest, true
+	}
+	digits := len(body)
+	for digits > 0 && body[digits-1] >= '0' && body[digits-1] <= '9' {
+		digits--
+	}
+	var err error
+	if s.format, err = strconv.Atoi(string(body[digits:])); err != nil || len(body)-digits > 9 {
+		return s, false
+	}
+	body, ok = bytes.CutSuffix(body[:digits], []byte(formatKey))
+	s.start = len(body)
+	return s, ok
+}
 
 // sealLength is the most bytes that a seal takes, white space at its end included.
 const sealLength = 100
@@ -66,16 +106,19 @@ func seal(data []byte, isCopy bool, spaces int) ([]byte, error) {
 	if len(data) > 2 {
 		out = append(out, ',')
 	}
-	out = append(out, `"_format":`...)
+	out = append(out, formatKey...)
 	out = append(out, format...)
 	if isCopy {
-		out = append(out, `,"_copy":true`...)
+		out = append(out, copyMark...)
 	}
-	return fmt.Appendf(out, `,"_sum":"%08x"}`, crc32.Checksum(out, castagnoli)), nil
+	return fmt.Appendf(out, sumKey+"%08x"+sealEnd, crc32.Checksum(out, castagnoli)), nil
 }
 
 // sealed tells whether a record has a seal. Whether the seal fits, unseal tells.
-func sealed(data []byte) bool { return sealForm.Match(data[max(0, len(data)-sealLength):]) }
+func sealed(data []byte) bool {
+	_, ok := findSeal(data)
+	return ok
+}
 
 // Seal puts a seal on a JSON object that is kept elsewhere than in Records.
 func Seal(data []byte) ([]byte, error) { return seal(data, false, 0) }
@@ -89,34 +132,28 @@ func Unseal(path string, data []byte) error {
 
 // bare returns a JSON object without its seal, which unseal has found.
 func bare(data []byte) []byte {
-	start := max(0, len(data)-sealLength)
-	at := sealForm.FindIndex(data[start:])
-	body := bytes.TrimSuffix(bytes.TrimRight(data[:start+at[0]], " "), []byte(","))
+	found, _ := findSeal(data)
+	body := bytes.TrimSuffix(bytes.TrimRight(data[:found.start], " "), []byte(","))
 	return append(bytes.TrimRight(body, " "), '}')
 }
 
 // unseal checks the seal of a record. A record without a seal was written by a berthd of a version that had none.
 func unseal(path string, data []byte) (isCopy bool, err error) {
-	start := max(0, len(data)-sealLength)
-	at := sealForm.FindSubmatchIndex(data[start:])
-	if at == nil {
-		tail := data[start:]
-		if bytes.Contains(tail, []byte(`"_format":`)) || bytes.Contains(tail, []byte(`"_sum":`)) {
+	found, ok := findSeal(data)
+	if !ok {
+		tail := data[max(0, len(data)-sealLength):]
+		if bytes.Contains(tail, []byte(formatKey)) || bytes.Contains(tail, []byte(`"_sum":`)) {
 			return false, errSpoilt
 		}
 		return false, nil
 	}
-	group := func(n int) string { return string(data[start+at[2*n] : start+at[2*n+1]]) }
-	summed := data[:start+at[6]-len(`,"_sum":"`)]
-	if fmt.Sprintf("%08x", crc32.Checksum(summed, castagnoli)) != group(3) {
+	sum, err := strconv.ParseUint(string(found.sum), 16, 32)
+	if err != nil || bytes.ContainsFunc(found.sum, unicode.IsUpper) ||
+		uint32(sum) != crc32.Checksum(data[:found.summed], castagnoli) {
 		return false, errSpoilt
 	}
-	has, err := strconv.Atoi(group(1))
-	if err != nil {
-		return false, err
+	if found.format > known() {
+		return false, &FormatError{Path: path, Has: found.format, Knows: known()}
 	}
-	if has > known() {
-		return false, &FormatError{Path: path, Has: has, Knows: known()}
-	}
-	return at[4] >= 0, nil
+	return found.isCopy, nil
 }

@@ -96,11 +96,7 @@ func Open(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
-	loaded := map[string]*Record{}
-	broken, spared, err := s.records.Load(func(name string) any {
-		loaded[name] = &Record{}
-		return loaded[name]
-	})
+	loaded, broken, spared, err := state.LoadAll[Record](s.records)
 	if err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
@@ -153,6 +149,9 @@ func (s *Store) filling(name string) string { return filepath.Join(s.records.Pat
 
 // Path is where the volume of a name is, whether there is one or not.
 func (s *Store) Path(name string) string { return s.data(name) }
+
+// Path is Store.Path of a store that is not open yet, in a directory.
+func Path(dir, name string) string { return (&Store{records: state.Records{Dir: dir}}).data(name) }
 
 // AddUser enters a user of a volume that was found in the user's own record.
 func (s *Store) AddUser(name, user string) error {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/model"
+	"berth/internal/state"
 )
 
 // Record is what the containers of a pod hold, as it stands on disk. Its JSON is the format of
@@ -45,12 +46,7 @@ type pod struct {
 
 // load reads the records. An allocation that was cut off is dropped.
 func (m *Manager) load() error {
-	loaded := map[string]*pod{}
-	broken, spared, err := m.records.Load(func(id string) any {
-		p := newPod()
-		loaded[id] = p
-		return &p.rec
-	})
+	loaded, broken, spared, err := state.LoadAll[Record](m.records)
 	if err != nil {
 		return err
 	}
@@ -59,12 +55,13 @@ func (m *Manager) load() error {
 	}
 	for _, b := range broken {
 		m.log.Warn("remove a record of devices that cannot be read", "pod_id", b.ID, "error", b.Err)
-		delete(loaded, b.ID)
 		if err := os.RemoveAll(m.records.Path(b.ID)); err != nil {
 			return err
 		}
 	}
-	for id, p := range loaded {
+	for id, r := range loaded {
+		p := newPod()
+		p.rec = *r
 		p.rec.SandboxID = id
 		p.rec.Grants = slices.DeleteFunc(p.rec.Grants, func(g *Grant) bool { return g == nil || !g.Allocated })
 		m.pods[id] = p

@@ -103,7 +103,7 @@ func sealed(v any) ([]byte, error) {
 // readFile reads a file. found is false if there is no such file. If its content is damaged, spoilt says how; the
 // caller then uses the state of the kernel. err is an error of the disk, or a *state.FormatError.
 func readFile(path string, v any) (found bool, spoilt, err error) {
-	data, err := os.ReadFile(path)
+	data, err := disk.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil, nil
 	}

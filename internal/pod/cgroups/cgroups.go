@@ -387,11 +387,7 @@ func (g *Driver) own(id string) string {
 // Reconcile removes the cgroups of pods that are gone, and those of pods whose records cannot be read, as far as their
 // IDs say which these are.
 func (g *Driver) Reconcile(broken []state.Broken) {
-	list := map[string]*leftCgroups{}
-	unread, spared, err := g.left.Load(func(id string) any {
-		list[id] = &leftCgroups{}
-		return list[id]
-	})
+	list, unread, spared, err := state.LoadAll[leftCgroups](g.left)
 	if err != nil {
 		g.log.Error("read which cgroups are to be removed", "error", err)
 		return

@@ -88,6 +88,9 @@ func (l *Dirs) Pods() string       { return filepath.Join(l.Root, "pods") }
 func (l *Dirs) Containers() string { return filepath.Join(l.Root, "containers") }
 func (l *Dirs) Trash() string      { return filepath.Join(l.Root, "trash") }
 
+// Volumes holds the named volumes.
+func (l *Dirs) Volumes() string { return filepath.Join(l.Root, "volumes") }
+
 // NetNS is where the network namespace of a pod is pinned, if it has one.
 func (l *Dirs) NetNS(id string) string { return l.Namespaces(id).Target(namespace.Network) }
 
@@ -112,13 +115,10 @@ func (l *Dirs) Container(id string) string { return filepath.Join(l.Containers()
 
 // Make makes the directories that all pods have in common, and takes from those that are there what an earlier version
 // of Berth let others do.
-func (l *Dirs) Make(log *slog.Logger) error {
+func (l *Dirs) Make() error {
 	for _, dir := range []string{l.Pods(), l.Containers(), l.Trash()} {
 		if err := state.MakeDir(dir, 0o700); err != nil {
 			return err
-		}
-		if err := state.HideEntries(dir); err != nil {
-			log.Error("close a directory to users other than root", "directory", dir, "error", err)
 		}
 	}
 	if err := state.MakeDir(l.Attach(), 0o700); err != nil {
@@ -133,6 +133,16 @@ func (l *Dirs) Make(log *slog.Logger) error {
 		return err
 	}
 	return state.MakeDir(l.StatePods(), 0o711)
+}
+
+// Hide takes from the directories of single pods and containers what an earlier version of Berth let others do there,
+// which only those can who have one of them open: Make has closed the directories above.
+func (l *Dirs) Hide(log *slog.Logger) {
+	for _, dir := range []string{l.Pods(), l.Containers(), l.Trash()} {
+		if err := state.HideEntries(dir); err != nil {
+			log.Error("close a directory to users other than root", "directory", dir, "error", err)
+		}
+	}
 }
 
 func emptyDir(dir string) error {

@@ -27,9 +27,10 @@ func TestWhatLeadsToFilesOfContainersIsForRootAlone(t *testing.T) {
 	if err := os.MkdirAll(open, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Make(slog.New(slog.DiscardHandler)); err != nil {
+	if err := l.Make(); err != nil {
 		t.Fatal(err)
 	}
+	l.Hide(slog.New(slog.DiscardHandler))
 	if err := l.MakeStatePod(sandbox("a", model.NamespaceOptions{})); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestFilesThatAKilledKeeperHasLeftAreRemoved(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(l.Attach(), "backlog"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Make(slog.New(slog.DiscardHandler)); err != nil {
+	if err := l.Make(); err != nil {
 		t.Fatal(err)
 	}
 	if entries, err := os.ReadDir(l.Attach()); err != nil || len(entries) > 0 {

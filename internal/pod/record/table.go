@@ -3,7 +3,6 @@ package record
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +20,9 @@ type Table[R, S any] struct {
 	files state.Records
 	kind  kind[R, S]
 	log   *slog.Logger
+
+	ahead chan struct{} // closed once ReadAhead's load has ended; nil: there is none
+	read  loaded[R, S]  // by ReadAhead
 
 	// Metrics counts writes of records; nil: they are not counted. It is set before the first write.
 	Metrics *metrics.Set
@@ -54,27 +56,56 @@ func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
 // record in another format, Load returns an error, and the caller must change nothing.
 func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken,
 	spared []state.Spared, err error) {
-	loaded := map[string]*R{}
-	broken, spared, err = t.files.Load(func(id string) any {
-		r := new(R)
-		loaded[id] = r
-		return r
+	if t.ahead == nil {
+		return t.load()
+	}
+	<-t.ahead
+	ahead := t.read
+	t.ahead, t.read = nil, loaded[R, S]{}
+	return ahead.entries, ahead.broken, ahead.spared, ahead.err
+}
+
+// loaded is what load returns.
+type loaded[R, S any] struct {
+	entries map[string]*Entry[R, S]
+	broken  []state.Broken
+	spared  []state.Spared
+	err     error
+}
+
+// ReadAhead begins to read all records, which the next Load returns. Until then, nobody else uses the table or writes to
+// its directory.
+func (t *Table[R, S]) ReadAhead() {
+	t.ahead = make(chan struct{})
+	go func() {
+		defer close(t.ahead)
+		t.read.entries, t.read.broken, t.read.spared, t.read.err = t.load()
+	}()
+}
+
+func (t *Table[R, S]) load() (entries map[string]*Entry[R, S], broken []state.Broken,
+	spared []state.Spared, err error) {
+	var mu sync.Mutex // guards entries and others
+	entries = map[string]*Entry[R, S]{}
+	var others []state.Broken
+	broken, spared, err = state.Load(t.files, func(id string, r *R) {
+		err := t.kind.check(id, r)
+		var e *Entry[R, S]
+		if err == nil {
+			e = t.New(id, *r)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			others = append(others, state.Broken{ID: id, Err: err})
+			return
+		}
+		entries[id] = e
 	})
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	for _, b := range broken {
-		delete(loaded, b.ID)
-	}
-	entries = make(map[string]*Entry[R, S], len(loaded))
-	for id, r := range maps.All(loaded) {
-		if err := t.kind.check(id, r); err != nil {
-			broken = append(broken, state.Broken{ID: id, Err: err})
-			continue
-		}
-		entries[id] = t.New(id, *r)
-	}
-	return entries, broken, spared, nil
+	return entries, append(broken, others...), spared, nil
 }
 
 // Entry is the record of one object, and its status for clients. Its methods may be called concurrently. A caller that

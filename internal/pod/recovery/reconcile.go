@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -67,40 +68,47 @@ type Recovery struct {
 	Trash       *trash.Trash
 	Teardown    *teardown.Teardown
 	Watch       *watch.Watcher
-	Ctx         context.Context // ends what goes on while berthd serves
-	Log         *slog.Logger
+	// Mounts waits for the list of the mounts below Containers.Dir and Dirs.StatePods, and Hidden for the directories of
+	// single pods to be closed. Both were begun before.
+	Mounts func() ([]string, error)
+	Hidden func()
+	Ctx    context.Context // ends what goes on while berthd serves
+	Log    *slog.Logger
 
 	// Unfinished is what Reconcile could not bring to its end, and what can wait until berthd serves. Each is to be called
 	// in a goroutine of its own, once the keeper's events are followed, and returns when it is done or Ctx has ended.
 	Unfinished []func()
 
 	withoutImage map[string]string // containers to images of theirs that the store does not know
+	// lostNamespaces waits for what lookAtNamespaces finds: the namespace that a pod has lost, by pod; empty: none.
+	lostNamespaces func() map[string]string
 }
 
 // Reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any
 // point and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the
 // node down.
 func (rc *Recovery) Reconcile(ctx context.Context) error {
-	// The mounts are listed while the records are read. With a thousand pods, the list takes a fifth of the time that the
-	// records take.
-	var points []string
+	// The keeper lists its containers while the records are read.
+	var statuses map[string]*keeper.Status
 	var listing errgroup.Group
 	listing.Go(func() (err error) {
-		points, err = rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
+		statuses, err = watch.Statuses(ctx, rc.Keeper)
 		return err
 	})
 	brokenPods, sparedPods, err := rc.loadSandboxes()
 	if err != nil {
 		return errors.Join(err, listing.Wait())
 	}
+	rc.lookAtNamespaces()
 	brokenContainers, sparedContainers, err := rc.loadContainers()
-	if err != nil {
-		return errors.Join(err, listing.Wait())
-	}
-	statuses, err := watch.Statuses(ctx, rc.Keeper)
 	if err := errors.Join(err, listing.Wait()); err != nil {
 		return err
 	}
+	points, err := rc.Mounts()
+	if err != nil {
+		return err
+	}
+	rc.Hidden()
 	mounted := mountPoints(points)
 	rc.adoptSpared(sparedPods, sparedContainers, statuses)
 	rc.Unfinished = append(rc.Unfinished, rc.mendSpares())
@@ -294,6 +302,24 @@ func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 	}
 	record.LogSpared(rc.Log, "container_id", spared)
 	return broken, noteSpared(spared), nil
+}
+
+// lookAtNamespaces begins to look at the namespaces of all pods that are ready, while other records are read.
+func (rc *Recovery) lookAtNamespaces() {
+	var ready []record.Sandbox
+	for _, s := range rc.Index.Sandboxes() {
+		if r := s.Record(); r.Phase == record.SandboxReady {
+			ready = append(ready, r)
+		}
+	}
+	rc.lostNamespaces = sync.OnceValue(func() map[string]string {
+		lost := map[string]string{}
+		for i := range ready {
+			lost[ready[i].ID] = rc.Dirs.LostNamespace(&ready[i])
+		}
+		return lost
+	})
+	go rc.lostNamespaces()
 }
 
 // startWait is how long a start of berthd waits for the start of a container that is under way at the keeper, and
@@ -599,7 +625,10 @@ func (rc *Recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, stat
 		}
 		rc.attempt(ctx, what, podID(s.ID()), finish)
 	case record.SandboxReady:
-		lost := rc.Dirs.LostNamespace(new(s.Record()))
+		lost, known := rc.lostNamespaces()[s.ID()]
+		if !known { // its record was repaired since
+			lost = rc.Dirs.LostNamespace(new(s.Record()))
+		}
 		if r.HasInit() && !watch.InitLives(status) {
 			lost = watch.LostInit
 		}
