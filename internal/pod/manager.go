@@ -301,8 +301,9 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	cfg.Settings.warnOfQuotas(m.containers.Dir(), m.log)
 	r := m.recovery()
-	m.cfg.Ahead = nil // its memory
-	if err := r.Reconcile(ctx); err != nil {
+	err = r.Reconcile(ctx)
+	*m.cfg.Ahead = Ahead{} // the list of mounts is long
+	if err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
 	}

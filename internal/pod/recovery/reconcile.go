@@ -109,6 +109,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 		return err
 	}
 	rc.Hidden()
+	rc.Mounts, rc.Hidden = nil, nil // a thousand pods have a megabyte of mounts
 	mounted := mountPoints(points)
 	rc.adoptSpared(sparedPods, sparedContainers, statuses)
 	rc.Unfinished = append(rc.Unfinished, rc.mendSpares())
