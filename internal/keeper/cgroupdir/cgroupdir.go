@@ -194,14 +194,19 @@ func WriteFile(path, data string) error {
 	return err
 }
 
-// Sub makes a cgroup for one exec in the container's, in the one hierarchy that is needed to find its processes.
-// It returns the directory and what libcontainer is to be told; an empty directory where none can be made.
+// Unified says whether a container's cgroups are of version 2.
+func Unified(paths map[string]string) bool {
+	_, ok := paths[""]
+	return ok
+}
+
+// Sub makes a cgroup of version 1 for one exec in the container's, in the one hierarchy that is needed to find its
+// processes: the freezer, of which no program reads a limit. On version 2 there is only one hierarchy, and the exec
+// would not find the container's limits in its own cgroup. Sub returns the directory and what libcontainer is to be
+// told; an empty directory where none can be made.
 func Sub(paths map[string]string, name string) (dir string, sub map[string]string) {
-	controller := "freezer"
+	const controller = "freezer"
 	base := paths[controller]
-	if p, ok := paths[""]; ok {
-		controller, base = "", p
-	}
 	if base == "" {
 		return "", nil
 	}

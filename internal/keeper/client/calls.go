@@ -445,8 +445,8 @@ func (c *Client) WaitExec(ctx context.Context, containerID, execID string) (*Exe
 	return &exit, nil
 }
 
-// KillExec kills an exec with all that it has started and that can still be told to be its own; with a timeout set that
-// is everything, else its session and descendants.
+// KillExec kills an exec with all that it has started and that can still be told to be its own: its session and
+// descendants, and with a timeout set also what has left these.
 func (c *Client) KillExec(ctx context.Context, containerID, execID string) error {
 	return c.killExec(ctx, &api.KillExecRequest{ContainerId: containerID, ExecId: execID})
 }

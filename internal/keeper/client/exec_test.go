@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	keeper "berth/internal/keeper/client"
+	host "berth/test/node"
 )
 
 func TestExecInput(t *testing.T) {
@@ -165,6 +166,67 @@ func TestExecTimeoutKillsEverything(t *testing.T) {
 	// One that ends in time is not said to have been late, and leaves no cgroup.
 	if _, exit := n.exec("a", 30*time.Second, "true"); exit.TimedOut || exit.ExitCode != 0 {
 		t.Errorf("exit %+v", exit)
+	}
+}
+
+// TestAnExecWithATimeLimitTakesAllAlong: nothing of what an exec has started is left when it is killed, also if it has
+// left its session and its parents, and has no environment. On cgroup v2 the exec is in the container's own cgroup,
+// whose limits it reads.
+//
+// Seen to fail on cgroup v2 where an exec had a cgroup of its own; where it had no cgroup namespace of its own, so that
+// the process without an environment was left; and where it had no mark in its environment.
+func TestAnExecWithATimeLimitTakesAllAlong(t *testing.T) {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	unified := err == nil
+	for name, namespaced := range map[string]bool{"a cgroup namespace": true, "the node's": false} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			req := n.request("a", "sleep", "1000")
+			if namespaced {
+				req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+			}
+			clear := "env -i"
+			if unified && (!namespaced || n.setup == keeper.SetupLibcontainer) {
+				clear = "" // only the mark in its environment finds it
+			}
+			n.run(req)
+			usual, _ := n.exec("a", 0, "cat", "/proc/self/cgroup")
+			for i := range 5 {
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				id := fmt.Sprint("e", i)
+				_, err = n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: id, Stdout: w, Timeout: time.Hour,
+					Process: n.process("sh", "-c", "cat /proc/self/cgroup; setsid "+clear+" /bin/sh -c '/bin/sleep 4000 & :'; "+
+						"setsid sleep 4000 & echo READY; exec sleep 4000")})
+				w.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = r.SetReadDeadline(time.Now().Add(host.Patience(30 * time.Second)))
+				var said strings.Builder
+				for !strings.Contains(said.String(), "READY\n") {
+					if _, err := io.CopyN(&said, r, 1); err != nil {
+						t.Fatalf("%q: %v", said.String(), err)
+					}
+				}
+				if its, _, _ := strings.Cut(said.String(), "READY"); unified && its != usual {
+					t.Errorf("its cgroup is %q, and that of an exec without a limit %q", its, usual)
+				}
+				if err := n.client.KillExec(n.ctx(), "a", id); err != nil {
+					t.Fatal(err)
+				}
+				_ = r.SetReadDeadline(time.Now().Add(host.Patience(30 * time.Second)))
+				if _, err := io.ReadAll(r); err != nil {
+					t.Fatalf("something that it has started holds its output: %v", err)
+				}
+			}
+			if ps, _ := n.exec("a", 0, "ps", "-o", "args"); !strings.Contains(ps, "sleep 1000") {
+				t.Errorf("the container itself is hurt:\n%s", ps)
+			}
+		})
 	}
 }
 

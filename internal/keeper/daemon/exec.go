@@ -220,7 +220,11 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		if !r.Proxied() { // else the kernel has no process of it, or the keeper does not know it
+		switch {
+		case r.Proxied(): // the kernel has no process of it, or the keeper does not know it
+		case cgroupdir.Unified(r.Cgroups):
+			l.Traced = true
+		default:
 			l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
 		}
 		c.mu.Lock()
@@ -329,6 +333,7 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 	c.mu.Lock()
 	p.record.PID, p.record.Start, p.record.Prepared = res.PID, start, res.Waits
 	p.record.Inner = res.Inner
+	p.record.CgroupNamespace, p.record.Marked = res.CgroupNamespace, res.Marked
 	p.proc = proc
 	killed, putOff := p.killed, p.putOff
 	c.mu.Unlock()
@@ -423,7 +428,10 @@ func (p *process) kill(timeout bool) {
 	if p.cancel != nil {
 		p.cancel()
 	}
-	proc, dir, pid, paths := p.proc, p.record.Cgroup, p.record.PID, c.record.Cgroups
+	proc, dir, paths, r := p.proc, p.record.Cgroup, c.record.Cgroups, p.record
+	if c.isReused(&r) {
+		r.CgroupNamespace = ""
+	}
 	inner, proxied, shim, starts := p.record.Inner, c.record.Proxied(), c.record.Shim != nil, p.cancel != nil
 	c.mu.Unlock()
 	switch {
@@ -445,19 +453,26 @@ func (p *process) kill(timeout bool) {
 			c.log.Error("kill exec", "exec_id", p.record.ExecID, "error", err)
 		}
 	case proc != nil:
-		for range 5 {
-			pids := cgroupdir.Family(pid, paths)
-			for _, q := range pids {
-				_ = unix.Kill(q, unix.SIGKILL)
-			}
-			if len(pids) == 0 {
-				break
-			}
-		}
+		runtime.KillStarted(&r, paths)
 	}
 	if proc != nil {
 		_ = proc.Signal(unix.SIGKILL)
 	}
+}
+
+// isReused says whether a later exec has a cgroup namespace with the name of this one's. The name is free again once no
+// process is in the namespace: the first process of this exec has entered another one. The caller holds c.mu.
+func (c *container) isReused(r *record.Exec) bool {
+	if r.CgroupNamespace == "" {
+		return false
+	}
+	for _, other := range c.execs {
+		o := &other.record
+		if o.ExecID != r.ExecID && o.CgroupNamespace == r.CgroupNamespace && o.Start >= r.Start {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *Server) getExec(id *api.ExecID) (*process, error) {

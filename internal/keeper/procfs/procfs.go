@@ -84,6 +84,16 @@ func Status(pid int) []string {
 	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }
 
+// Namespace returns the name of the namespace of one kind that a process is in, such as cgroup:[4026531835]. It is
+// empty for a process that has ended.
+func Namespace(pid int, kind string) string {
+	name, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/" + kind)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 // maxCommandLine bounds what CommandLine returns, which the keeper writes into its records.
 const maxCommandLine = 1 << 10
 

@@ -175,11 +175,16 @@ type Exec struct {
 	// OCI runtime's then, which ends as the exec does.
 	Inner int `json:"inner,omitempty"`
 	// Cgroup holds all of it, where it has one of its own.
-	Cgroup   string `json:"cgroup,omitempty"`
-	Orphan   bool   `json:"orphan,omitempty"`
-	Exited   bool   `json:"exited,omitempty"`
-	ExitCode int    `json:"exitCode,omitempty"`
-	TimedOut bool   `json:"timedOut,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"`
+	// CgroupNamespace is the exec's own, as /proc/PID/ns/cgroup names it: what the exec has started is in it too. Empty:
+	// it is in the container's.
+	CgroupNamespace string `json:"cgroupNamespace,omitempty"`
+	// Marked: its program has the exec's ID in its environment (runtime.ExecMark).
+	Marked   bool `json:"marked,omitempty"`
+	Orphan   bool `json:"orphan,omitempty"`
+	Exited   bool `json:"exited,omitempty"`
+	ExitCode int  `json:"exitCode,omitempty"`
+	TimedOut bool `json:"timedOut,omitempty"`
 }
 
 // Left returns how much of its time limit an exec has left, which is not positive if the limit has passed. It returns
@@ -234,6 +239,8 @@ type Join struct {
 	Staged bool `json:"staged,omitempty"`
 	// OwnProcesses: the init process has a PID namespace for itself and what descends from it.
 	OwnProcesses bool `json:"ownProcesses,omitempty"`
+	// OwnCgroupNamespace: the container's cgroup namespace was made in its own cgroup.
+	OwnCgroupNamespace bool `json:"ownCgroupNamespace,omitempty"`
 	// Seen: the keeper kept the mark of its init process. Others in the PID namespace saw the stage, or the stage might
 	// write to no file (RLIMIT_FSIZE).
 	Seen bool `json:"seen,omitempty"`

@@ -3,6 +3,7 @@ package runtime
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,9 +13,13 @@ import (
 	"berth/internal/keeper/procfs"
 )
 
-// ExecMark is an environment variable, with the ID of an exec as its value, that finds what an exec has started before
-// MoveExec.
+// ExecMark is an environment variable, with the ID of an exec as its value, that finds what an exec has started.
 const ExecMark = "BERTH_EXEC="
+
+// WithMark returns an environment with the mark of an exec.
+func WithMark(env []string, execID string) []string {
+	return append(slices.Clone(env), ExecMark+execID)
+}
 
 const (
 	// maxEnvironment is how many bytes of a process's environment are looked at. What execve takes is shorter.
@@ -62,13 +67,17 @@ func marked(paths map[string]string, execID string) (found []int, unread bool) {
 	}
 	for _, p := range pids {
 		switch environment := memory.environment(p, maxEnvironment); {
-		case strings.Contains("\x00"+environment, "\x00"+ExecMark+execID+"\x00"):
+		case hasMark(environment, execID):
 			found = append(found, p)
 		case environment == "":
 			unread = unread || executes(p)
 		}
 	}
 	return found, unread
+}
+
+func hasMark(environment, execID string) bool {
+	return strings.Contains("\x00"+environment, "\x00"+ExecMark+execID+"\x00")
 }
 
 // executes says whether a process may be executing a program at this moment (execve(2)): it has no arguments yet, and

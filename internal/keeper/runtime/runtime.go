@@ -129,6 +129,9 @@ type Launch struct {
 	// the one by which the keeper finds what the process has started. Empty: the process has none.
 	Sub    map[string]string
 	SubDir string
+	// Traced: what the process starts has to be found later, also if it leaves its session and its parents, and the
+	// process has no cgroup of its own. The engine gives it a cgroup namespace, or ExecMark.
+	Traced bool
 
 	// IO are the process's own ends of its pipes. The caller closes them.
 	IO Stdio
@@ -161,6 +164,9 @@ type Started struct {
 	Inner int
 	// Waits is false for an exec whose program is running already.
 	Waits bool
+	// CgroupNamespace and Marked are how what the process starts is found: see Launch.Traced and record.Exec.
+	CgroupNamespace string
+	Marked          bool
 
 	// Of a container:
 

@@ -215,6 +215,10 @@ func (t *Target) encode(e *encoder) error {
 	pl := &e.plan
 	pl.flags |= C.STAGE_JOIN
 	pl.namespaces = C.uint32_t(t.Namespaces)
+	if t.OwnCgroupNamespace {
+		pl.flags |= C.STAGE_CGROUP_NAMESPACE
+		pl.namespaces &^= unix.CLONE_NEWCGROUP
+	}
 	if t.Umask != nil {
 		pl.flags |= C.STAGE_UMASK
 		pl.umask = C.uint32_t(*t.Umask)

@@ -380,6 +380,12 @@ static void enter_namespaces(void)
 	}
 	stage_close(STAGE_FD_NAMESPACES, STEP_DESCRIPTORS);
 	become_root();
+	/*
+	 * It shows the same as the container's, since this process is in the container's cgroup and user namespace. What
+	 * the program starts stays in it, and is found by that.
+	 */
+	if (stage_plan->flags & STAGE_CGROUP_NAMESPACE && unshare(CLONE_NEWCGROUP) != 0)
+		stage_fail(STEP_UNSHARE);
 }
 
 /*

@@ -105,7 +105,11 @@ type Target struct {
 	// Clone: the stage is started in the keeper's cgroup, and creates the process in Cgroup itself. It is for cgroups in
 	// which a process may wait before it has executed its program: because the container has used up its quota of
 	// processor time, or has frozen the cgroup. A keeper that had created this process would do nothing else meanwhile.
-	Clone    bool
+	Clone bool
+	// OwnCgroupNamespace: the process makes a cgroup namespace, and does not join the container's. It shows the same if
+	// that was made in the cgroup that the process is in. Whatever the process starts is in it too.
+	OwnCgroupNamespace bool
+
 	Umask    *uint32
 	OOMScore *int
 	Keyring  string // name of the session keyring; empty: the keeper's is kept

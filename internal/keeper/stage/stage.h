@@ -55,6 +55,7 @@ enum {
 	STAGE_MARK = 1 << 15,           /* it writes STAGE_BEGUN before it runs the program */
 	STAGE_NODE = 1 << 16,           /* sources without OP_OWN are the node's, and not the keeper's */
 	STAGE_CLONE = 1 << 17,          /* a child of it, in a cgroup of version 2, does all that is left */
+	STAGE_CGROUP_NAMESPACE = 1 << 18, /* an exec has a cgroup namespace of its own */
 };
 
 /* What a report is about: a number, the end of the set-up, or the step that failed. */

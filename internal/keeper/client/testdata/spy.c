@@ -3,7 +3,7 @@
  * and says so when that shows something of the host, or has more rights than the container. Arguments: the marks
  * of the host (see spy_test.go), its own capabilities, and what it does beside: nothing (look), it stops the processes
  * (stop), also those that are not there yet (hold), or stops them and has as many children as it may have (fill), until
- * SIGUSR1. Or it does nothing but to freeze each cgroup that is made in its own (freeze).
+ * SIGUSR1.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -167,28 +166,6 @@ static void fill(void)
 	}
 }
 
-static void freeze_cgroups(void)
-{
-	union {
-		char space[4096];
-		struct inotify_event align;
-	} buf;
-	int watch = inotify_init1(IN_CLOEXEC);
-
-	if (watch < 0 || inotify_add_watch(watch, "/sys/fs/cgroup", IN_CREATE) < 0 || write(1, "READY\n", 6) != 6)
-		_exit(1);
-	while (read(watch, &buf, sizeof(buf)) > 0) {
-		char path[512];
-		int fd;
-
-		snprintf(path, sizeof(path), "/sys/fs/cgroup/%s/cgroup.freeze", buf.align.name);
-		fd = open(path, O_WRONLY | O_CLOEXEC);
-		if (fd < 0 || write(fd, "1", 1) != 1)
-			perror(path);
-		close(fd);
-	}
-}
-
 static void end_children(void)
 {
 	while (count > 0)
@@ -211,8 +188,6 @@ int main(int argc, char **argv)
 	stops = holds || fills || strcmp(argv[6], "stop") == 0;
 	signal(SIGTERM, on_signal);
 	signal(SIGUSR1, on_signal);
-	if (strcmp(argv[6], "freeze") == 0)
-		freeze_cgroups();
 	signal(SIGCHLD, SIG_IGN); /* nothing stays of a child that has ended */
 	if (fills) {
 		fill();

@@ -404,12 +404,8 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	if err := own(l, &config); err != nil {
 		return err
 	}
-	moves := l.SubDir != "" && plan.Delegated(&config)
-	if moves {
-		// The container may have frozen this cgroup. libcontainer would create the process in it, and wait until the
-		// process has executed libcontainer's program. No other process could be started meanwhile.
-		l.Sub = nil
-		p.Env = append(slices.Clone(p.Env), runtime.ExecMark+l.ExecID)
+	if l.Traced {
+		p.Env = runtime.WithMark(p.Env, l.ExecID)
 	}
 	told, err := e.newAgent(ctx, c, config.Seccomp)
 	if err != nil {
@@ -420,9 +416,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		config.Seccomp.ListenerPath = told.path // of this view alone
 	}
 	res, err := start(told.context(ctx), view, p, l)
-	if moves {
-		runtime.MoveExec(res.PID, c.Record().Cgroups, l.SubDir, l.ExecID)
-	}
+	res.Marked = l.Traced
 	if err == nil {
 		if err = told.wait(); err != nil {
 			abandon(p, res)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -59,9 +58,12 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 			args = append(args, "--cgroup", flag)
 		} else {
 			// The runtime cannot start it there, and what leaves its parents before it is moved could not be found.
-			process.Env = append(slices.Clone(process.Env), runtime.ExecMark+l.ExecID)
+			process.Env = runtime.WithMark(process.Env, l.ExecID)
 			defer func() { runtime.MoveExec(res.PID, paths, l.SubDir, l.ExecID) }()
 		}
+	}
+	if l.Traced {
+		process.Env, res.Marked = runtime.WithMark(process.Env, l.ExecID), true
 	}
 	js, err := json.Marshal(&process)
 	if err != nil {
@@ -119,8 +121,6 @@ func (b *Engine) cgroupFlag(sub map[string]string) string {
 	for controller, name := range sub {
 		switch {
 		case !strings.Contains(text, "--cgroup"):
-		case controller == "":
-			return name
 		case strings.Contains(text, "<controller>"):
 			return controller + ":" + name
 		}

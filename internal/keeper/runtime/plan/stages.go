@@ -65,8 +65,9 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 		return nil, s.NoSetups
 	}
 	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
-		Label:        config.ProcessLabel,
-		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID), Delegated: Delegated(config)}
+		Label:              config.ProcessLabel,
+		OwnProcesses:       config.Namespaces.IsPrivate(configs.NEWPID),
+		OwnCgroupNamespace: config.Namespaces.IsPrivate(configs.NEWCGROUP), Delegated: Delegated(config)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
 		if !ok {

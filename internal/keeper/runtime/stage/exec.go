@@ -14,6 +14,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
@@ -40,7 +41,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		return err
 	}
 	defer sock.Close()
-	f, err := e.enter(ctx, c, proc, j, t, p, stage.Stdio(l.IO.Files()), sock.Theirs)
+	f, err := e.enter(ctx, c, proc, l, j, t, p, sock.Theirs)
 	if err != nil {
 		return err
 	}
@@ -52,9 +53,12 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 			f.Kill()
 		}
 	}()
-	res := runtime.Started{Waits: true}
+	res := runtime.Started{Waits: true, Marked: l.Traced && !t.OwnCgroupNamespace}
 	if res.PID, err = f.Start(); err != nil {
 		return err
+	}
+	if t.OwnCgroupNamespace {
+		res.CgroupNamespace = procfs.Namespace(res.PID, "cgroup")
 	}
 	if res.Console, err = sock.Take(res.PID); err != nil {
 		return err
@@ -103,10 +107,10 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 		}
 	}
 	for controller, dir := range j.Cgroups {
-		if sub := l.Sub[controller]; controller != "" {
-			t.Cgroups = append(t.Cgroups, filepath.Join(dir, sub))
+		if controller != "" {
+			t.Cgroups = append(t.Cgroups, filepath.Join(dir, l.Sub[controller]))
 		} else {
-			t.Cgroup, t.Inner, t.Clone = dir, sub, cgroups.IsCgroup2UnifiedMode()
+			t.Cgroup, t.Clone = dir, cgroups.IsCgroup2UnifiedMode()
 		}
 	}
 	return t, p, nil
@@ -115,8 +119,8 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 // enter starts a process that enters a container, and returns when it is there. A pause waits meanwhile, so that no
 // process that is half in the container is frozen.
 func (e *Engine) enter(
-	ctx context.Context, c runtime.Container, proc *pidfd.FD, j *record.Join, t *stage.Target, p *stage.Process,
-	stdio stage.Stdio, console *os.File,
+	ctx context.Context, c runtime.Container, proc *pidfd.FD, l *runtime.Launch, j *record.Join, t *stage.Target,
+	p *stage.Process, console *os.File,
 ) (f *stage.Starting, err error) {
 	guard := c.Guard()
 	if err := runtime.WithoutCheckpoint(ctx, c, guard.Enter, guard.Leave); err != nil {
@@ -127,9 +131,14 @@ func (e *Engine) enter(
 		return nil, fmt.Errorf("container %s is paused: %w", c.ID(), errdefs.ErrFailedPrecondition)
 	}
 	join := func() (f *stage.Starting, err error) {
+		// The container's cgroup namespace shows the container's cgroup as the root, and not one below it.
+		t.OwnCgroupNamespace = l.Traced && t.Clone && t.Inner == "" && j.OwnCgroupNamespace
+		if l.Traced && !t.OwnCgroupNamespace {
+			p.Env = runtime.WithMark(l.Process.Env, l.ExecID)
+		}
 		cerr := proc.Control(func(fd int) {
 			t.Pidfd = fd
-			f, err = e.stages.Program.Join(t, p, stdio, console)
+			f, err = e.stages.Program.Join(t, p, stage.Stdio(l.IO.Files()), console)
 		})
 		if cerr != nil {
 			return nil, ended(c)
@@ -151,7 +160,7 @@ func (e *Engine) enter(
 		}
 	}
 	f, err = join()
-	if errors.Is(err, stage.ErrSubtreeControl) && t.Inner == "" { // and it is not the exec's own cgroup below it
+	if errors.Is(err, stage.ErrSubtreeControl) && t.Inner == "" {
 		if t.Inner, err = withInit(c, proc, t.Cgroup); err == nil {
 			f, err = join()
 		}

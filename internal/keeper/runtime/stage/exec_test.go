@@ -3,7 +3,6 @@ package stage
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -47,7 +46,7 @@ func TestAnExecEndsAtItsTimeWhileTheGuardIsLocked(t *testing.T) {
 			defer cancel()
 			ended := make(chan error, 1)
 			go func() {
-				_, err := (&Engine{}).enter(ctx, c, nil, nil, nil, nil, stage.Stdio([3]*os.File{}), nil)
+				_, err := (&Engine{}).enter(ctx, c, nil, nil, nil, nil, nil, nil)
 				ended <- err
 			}()
 			select {
