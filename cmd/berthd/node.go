@@ -26,9 +26,6 @@ import (
 	"berth/internal/pod"
 )
 
-// defaultAppArmor is the profile that stands for RuntimeDefault where the host has AppArmor.
-const defaultAppArmor = "berth-default"
-
 // protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core
 // files of it.
 func protect(cfg *config.Config, log *slog.Logger) {
@@ -42,21 +39,16 @@ func protect(cfg *config.Config, log *slog.Logger) {
 }
 
 // handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give,
-// which berthd's own unit has it do without; nil: berthd's.
-func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, error) {
+// which berthd's own unit has it do without; nil: berthd's. appArmor is the default profile; empty: the node has none.
+func handlers(cfg *config.Config, bounding []string, appArmor string) (map[string]pod.Handler, error) {
 	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs,
-		HookDirs: cfg.HooksDirs, Bounding: bounding}
+		HookDirs: cfg.HooksDirs, Bounding: bounding, AppArmorDefault: appArmor}
 	switch p := cfg.Seccomp.DefaultProfile; p {
 	case "":
 	case "runtime/default":
 		base.Seccomp = &model.SecurityProfile{Type: model.ProfileRuntimeDefault}
 	default:
 		base.Seccomp = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: p}
-	}
-	if loaded, err := ocispec.LoadAppArmor(defaultAppArmor); err != nil {
-		return nil, fmt.Errorf("load the default AppArmor profile: %w", err)
-	} else if loaded {
-		base.AppArmorDefault = defaultAppArmor
 	}
 	withoutStage := false
 	for _, r := range cfg.Runtimes {

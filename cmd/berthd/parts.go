@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"berth/internal/apparmor"
 	"berth/internal/audit"
 	"berth/internal/blockio"
 	"berth/internal/config"
@@ -49,9 +50,11 @@ type parts struct {
 	cfg     *config.Config // as it was at the start, and without links in root and state
 	sources config.Sources
 	now     atomic.Pointer[config.Loaded] // with what was reloaded since
-	begun   time.Time
-	opened  chan struct{} // closed once all parts are made
-	log     *slog.Logger
+	// appArmorInfo says what the handlers have that are in force.
+	appArmorInfo atomic.Pointer[appArmorInfo]
+	begun        time.Time
+	opened       chan struct{} // closed once all parts are made
+	log          *slog.Logger
 	// changeLog gives the log another level and format.
 	changeLog func(level, format string) error
 	systemd   bool // the pods' cgroups are systemd's
@@ -68,6 +71,7 @@ type parts struct {
 	bounding []string         // the capabilities that the keeper has to give
 	devices  *manager.Manager // nil: the configuration has none
 	plugins  *nri.Plugins     // nil: likewise
+	appArmor *apparmor.Default
 	pods     *pod.Manager
 	streams  *stream.Server
 	server   *grpc.Server
@@ -303,14 +307,17 @@ func (d *parts) openPods(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the capabilities of the keeper: %w", err)
 	}
-	known, err := handlers(d.cfg, d.bounding)
+	d.openAppArmor()
+	confinement, err := d.loadAppArmor(ctx)
+	if err != nil {
+		return err
+	}
+	d.appArmorInfo.Store(confinement)
+	known, err := handlers(d.cfg, d.bounding, confinement.DefaultProfile)
 	if err != nil {
 		return err
 	}
 	warnOfOldKeeper(info, known, d.cfg, d.log)
-	if ocispec.AppArmorOutOfReach() {
-		d.log.Warn("the kernel has AppArmor, but securityfs is not mounted; containers get no profile of their own")
-	}
 	if d.audit, err = audit.Open(d.cfg.Audit.File, d.log); err != nil {
 		return fmt.Errorf("audit.file: %w", err)
 	}
@@ -327,6 +334,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
 		SystemdCgroup: d.systemd,
 		Audit:         d.audit,
+		AppArmor:      d.appArmor,
 		Keeper:        d.keeper,
 		Images:        d.images,
 		Network:       d.network,
@@ -485,7 +493,8 @@ const keeperPatience = 2 * time.Second
 func (d *parts) info(ctx context.Context) map[string]any {
 	info := map[string]any{
 		"pid": os.Getpid(), "config": d.now.Load().Config, "streaming": d.streams.Address(),
-		"images": map[string]any{"unsynced": d.images.Unsynced()},
+		"images":   map[string]any{"unsynced": d.images.Unsynced()},
+		"apparmor": d.appArmorInfo.Load(),
 	}
 	if d.plugins != nil {
 		info["nri"] = d.plugins.Report()

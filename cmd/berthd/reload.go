@@ -101,7 +101,11 @@ func (d *parts) reload(ctx context.Context) {
 // apply puts a configuration into force, of which no more than what can be reloaded differs from that in force. An
 // error has changed nothing.
 func (d *parts) apply(ctx context.Context, next *config.Loaded) error {
-	known, err := handlers(next.Config, d.bounding)
+	confinement, err := d.loadAppArmor(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := handlers(next.Config, d.bounding, confinement.DefaultProfile)
 	if err != nil {
 		return err
 	}
@@ -123,6 +127,7 @@ func (d *parts) apply(ctx context.Context, next *config.Loaded) error {
 	reopen()
 	applyImages()
 	d.pods.ApplySettings(podSettings(next.Config, known, classes))
+	d.appArmorInfo.Store(confinement)
 	d.now.Store(next)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -1,35 +1,19 @@
 package ocispec
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"strings"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/apparmor"
 	"berth/internal/hostpath"
 	"berth/internal/model"
 )
-
-// LoadAppArmor loads the default AppArmor profile into the kernel under a name, for Handler.AppArmorDefault. It runs
-// apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor, and
-// where it is out of reach (AppArmorOutOfReach), it does nothing and says false.
-func LoadAppArmor(name string) (bool, error) {
-	if !appArmorUsable(sysfs) {
-		return false, nil
-	}
-	if err := apparmor.LoadDefaultProfile(name); err != nil {
-		return false, fmt.Errorf("AppArmor profile %s: %w", name, err)
-	}
-	return true, nil
-}
 
 // appArmor sets the profile. Its errors write "apparmor" in lower case, as those of containerd and runc do: the kubelet
 // shows them to users, and test/e2e_node of Kubernetes looks for that word.
@@ -53,13 +37,13 @@ func (b *builder) appArmor() error {
 		if name == "" {
 			return invalid("apparmor: type Localhost without a profile's name")
 		}
-		if !b.host.AppArmor && AppArmorOutOfReach() {
-			return unable("apparmor profile %q: %s is not there: mount securityfs at /sys/kernel/security", name, appArmorFiles)
+		if !b.host.AppArmor && apparmor.OutOfReach() {
+			return unable("apparmor profile %q: %s is not there: mount securityfs at /sys/kernel/security", name, apparmor.Files)
 		}
 		if !b.host.AppArmor {
 			return unable("apparmor profile %q: this host has no AppArmor", name)
 		}
-		loaded, err := appArmorLoaded(name)
+		loaded, err := apparmor.Loaded(name)
 		if err != nil {
 			return fmt.Errorf("apparmor: %w", err)
 		}
@@ -71,21 +55,6 @@ func (b *builder) appArmor() error {
 		return invalid("apparmor: type %q is unknown", profile.Type)
 	}
 	return nil
-}
-
-func appArmorLoaded(name string) (bool, error) {
-	f, err := os.Open(appArmorFiles + "/profiles")
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() { // name (mode)
-		if rest, ok := strings.CutPrefix(lines.Text(), name); ok && strings.HasPrefix(rest, " (") {
-			return true, nil
-		}
-	}
-	return false, lines.Err()
 }
 
 // Label is the SELinux label of a pod's processes and of its files. Empty: none.

@@ -1,41 +1,12 @@
 package ocispec
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/opencontainers/selinux/go-selinux"
 
 	"berth/internal/model"
 )
-
-// TestAppArmorIsOutOfReachWithoutItsFiles: the kernel has it, and securityfs is not mounted, as in a container. Seen to
-// fail where only the kernel was asked, and where only the files were looked for.
-func TestAppArmorIsOutOfReachWithoutItsFiles(t *testing.T) {
-	for name, tc := range map[string]struct {
-		enabled            string // of the kernel's module; empty: there is none
-		files              bool   // securityfs has them
-		usable, outOfReach bool
-	}{
-		"a node with AppArmor":       {"Y\n", true, true, false},
-		"a node in a container":      {"Y\n", false, false, true},
-		"AppArmor is off":            {"N\n", true, false, false},
-		"AppArmor is off, no files":  {"N\n", false, false, false},
-		"a kernel without it":        {"", false, false, false},
-		"a kernel without it, files": {"", true, false, false},
-	} {
-		sysfs := t.TempDir()
-		if tc.enabled != "" {
-			write(t, filepath.Join(sysfs, "module/apparmor/parameters/enabled"), tc.enabled)
-		}
-		if tc.files {
-			write(t, filepath.Join(sysfs, "kernel/security/apparmor/profiles"), "")
-		}
-		if usable, out := appArmorUsable(sysfs), appArmorOutOfReach(sysfs); usable != tc.usable || out != tc.outOfReach {
-			t.Errorf("%s: usable %v, out of reach %v", name, usable, out)
-		}
-	}
-}
 
 // TestTheDefaultProfileIsLeftOutWhereAppArmorIsNotUsable, as with containerd. A profile that is named is refused there:
 // TestBadInputIsRefusedByName. Seen to fail where the profile was set without a look at the node.

@@ -2,7 +2,6 @@ package ocispec
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/opencontainers/selinux/go-selinux"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/apparmor"
 	"berth/internal/cgroup"
 )
 
@@ -44,7 +44,7 @@ type Host struct {
 var Detect = sync.OnceValues(detect)
 
 func detect() (*Host, error) {
-	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorUsable(sysfs), LXCFS: "/var/lib/lxcfs",
+	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: apparmor.Usable(), LXCFS: "/var/lib/lxcfs",
 		UnifiedOptions: cgroup.UnifiedOptions}
 	var err error
 	if h.Cgroups, err = cgroup.Host(); err != nil {
@@ -106,33 +106,6 @@ func hasEffective(c capability.Cap) (bool, error) {
 	}
 	return caps.Get(capability.EFFECTIVE, c), nil
 }
-
-const (
-	// sysfs is where the node's is mounted.
-	sysfs = "/sys"
-	// appArmorDir is where securityfs has AppArmor's files, below sysfs.
-	appArmorDir   = "/kernel/security/apparmor"
-	appArmorFiles = sysfs + appArmorDir
-)
-
-// appArmorUsable: the kernel has AppArmor, and this process can load profiles and see which are loaded.
-func appArmorUsable(sysfs string) bool { return appArmorInKernel(sysfs) && appArmorSeen(sysfs) }
-
-func appArmorInKernel(sysfs string) bool {
-	text, err := os.ReadFile(sysfs + "/module/apparmor/parameters/enabled")
-	return err == nil && len(text) > 0 && text[0] == 'Y'
-}
-
-func appArmorSeen(sysfs string) bool {
-	_, err := os.Stat(sysfs + appArmorDir)
-	return !errors.Is(err, os.ErrNotExist)
-}
-
-// AppArmorOutOfReach tells whether the kernel has AppArmor, but this process sees no securityfs with its files, as in a
-// container. Containers then have the profile that this process has, and none of their own.
-func AppArmorOutOfReach() bool { return appArmorOutOfReach(sysfs) }
-
-func appArmorOutOfReach(sysfs string) bool { return appArmorInKernel(sysfs) && !appArmorSeen(sysfs) }
 
 // swapLimits: v1 has the file in every cgroup; v2 has it in every cgroup but the root, so a child is asked.
 func swapLimits(h *cgroup.Hierarchies) bool {

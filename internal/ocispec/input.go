@@ -72,7 +72,7 @@ type Handler struct {
 	// it), and the default profile for AppArmor where the host has it.
 	Seccomp  *model.SecurityProfile
 	AppArmor *model.SecurityProfile
-	// AppArmorDefault is the loaded profile that RuntimeDefault stands for; empty: none is loaded. See LoadAppArmor.
+	// AppArmorDefault is the profile that RuntimeDefault stands for (apparmor.Default); empty: the node has none.
 	AppArmorDefault string
 	// SeccompRoot is what relative paths of Localhost seccomp profiles are relative to; empty: they are refused.
 	SeccompRoot string

@@ -169,8 +169,12 @@ func (st *start) failed(ctx context.Context, err error) error {
 	return st.wrap(notStarted(err))
 }
 
-// prepare makes the container's devices ready, and the log of a container that is restored from a checkpoint.
+// prepare makes ready what the container needs of the node: its AppArmor profile, the log of a container that is
+// restored from a checkpoint, and its devices.
 func (st *start) prepare(ctx context.Context) error {
+	if err := st.m.ensureProfile(ctx, st.spec.Process); err != nil {
+		return err
+	}
 	if st.rec.Restored != nil {
 		if err := checkpoints.ContinueLog(&st.rec); err != nil {
 			st.m.log.Warn("the log of a restored container does not begin with the old one's",

@@ -124,6 +124,9 @@ func (e *execution) prepare(ctx context.Context) error {
 		}
 		own = spec.Process
 	}
+	if err := e.m.ensureProfile(ctx, own); err != nil {
+		return err
+	}
 	process := ocispec.Exec(&specs.Spec{Process: own}, e.opts.Cmd, e.opts.TTY)
 	if as := &e.opts.As; as.User != "" || len(as.Env) > 0 || as.Cwd != "" {
 		pod := e.container.Sandbox.Record()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,5 +71,65 @@ func TestAnExecWhoseContainersRecordHasNoProcess(t *testing.T) {
 	_, _, _, err := n.ExecSync(t.Context(), id, []string{"a", "0"}, 0)
 	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "inherits") {
 		t.Errorf("without: %v", err)
+	}
+}
+
+// profiles counts for which AppArmor profiles it was asked, and fails if it has an error.
+type profiles struct {
+	asked []string
+	err   error
+}
+
+func (p *profiles) Ensure(_ context.Context, profile string) error {
+	p.asked = append(p.asked, profile)
+	return p.err
+}
+
+// TestTheAppArmorProfileIsLookedForBeforeAProcessBegins: before the start of a container and before an exec. A profile
+// that cannot be loaded again keeps either from beginning.
+func TestTheAppArmorProfileIsLookedForBeforeAProcessBegins(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	_, c := n.index.ByID(id)
+	if err := c.Update(record.Save, func(r *record.Container) { r.Process.ApparmorProfile = "berth-default" }); err != nil {
+		t.Fatal(err)
+	}
+	p := &profiles{}
+	n.cfg.AppArmor = p
+	n.restart()
+	if _, _, _, err := n.ExecSync(t.Context(), id, []string{"a"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"berth-default"}; !slices.Equal(p.asked, want) {
+		t.Errorf("for an exec it was asked for %q, want %q", p.asked, want)
+	}
+	config := podConfig()
+	config.Metadata.Attempt++
+	pod, err := n.RunSandbox(t.Context(), config, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	created, err := n.CreateContainer(t.Context(), pod, serverConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, c = n.index.ByID(created)
+	spec, err := c.LoadSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Process.ApparmorProfile = "berth-start"
+	if err := c.SaveSpec(spec); err != nil {
+		t.Fatal(err)
+	}
+	p.err = errFault
+	if err := n.StartContainer(t.Context(), created); !errors.Is(err, errFault) {
+		t.Errorf("a start whose profile cannot be loaded: %v", err)
+	}
+	if _, _, _, err := n.ExecSync(t.Context(), id, []string{"a"}, 0); !errors.Is(err, errFault) {
+		t.Errorf("an exec whose profile cannot be loaded: %v", err)
+	}
+	if want := []string{"berth-default", "berth-start", "berth-default"}; !slices.Equal(p.asked, want) {
+		t.Errorf("it was asked for %q, want %q", p.asked, want)
 	}
 }

@@ -89,6 +89,21 @@ type Images interface {
 	Collect(context.Context) error
 }
 
+// AppArmor has the default profile of the node.
+type AppArmor interface {
+	// Ensure loads the profile again if a process is about to have it and somebody has unloaded it.
+	Ensure(ctx context.Context, profile string) error
+}
+
+// ensureProfile sees to it that the kernel has the AppArmor profile of a process that is about to begin, as far as the
+// node can load it: the kernel would refuse the process.
+func (m *Manager) ensureProfile(ctx context.Context, p *specs.Process) error {
+	if m.cfg.AppArmor == nil || p == nil || p.ApparmorProfile == "" {
+		return nil
+	}
+	return m.cfg.AppArmor.Ensure(ctx, p.ApparmorProfile)
+}
+
 // Handler is a runtime handler as the node's configuration has it.
 type Handler struct {
 	Name string
@@ -130,6 +145,7 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
+	AppArmor      AppArmor     // nil: the node has no default profile
 	Disk          *state.Probe // says whether the root takes writes; nil: nobody looks
 	PreparedPods  int          // so many pods' namespaces and networks are made ahead
 	Host          Host

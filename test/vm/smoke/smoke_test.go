@@ -254,6 +254,23 @@ func TestAppArmor(t *testing.T) {
 		t.Errorf("with no profile named it says %q", got)
 	}
 
+	// As aa-teardown and aa-remove-unknown do.
+	unload := func() {
+		const remove = "/sys/kernel/security/apparmor/.remove"
+		if err := os.WriteFile(remove, []byte("berth-default"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unload()
+	if got := p.Output(try); got != "written\nberth-default (enforce)\n" {
+		t.Errorf("after the default profile was unloaded it says %q", got)
+	}
+	running := p.Run()
+	unload()
+	if got := running.Sh(try); got != "written\nberth-default (enforce)" {
+		t.Errorf("after the default profile was unloaded an exec says %q", got)
+	}
+
 	c, err := p.TryCreate(confined(localhost("berth-no-such-profile")))
 	if err == nil {
 		err = c.TryStart()
