@@ -11,6 +11,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"berth/internal/apparmor"
 	"berth/internal/fileattr"
 )
 
@@ -21,6 +22,25 @@ func TestKernelsAreJudged(t *testing.T) {
 	} {
 		if f := judgeKernel(release); f.Level != want || f.Level != Good && f.Advice == "" && release != "odd" {
 			t.Errorf("%s: %+v", release, f)
+		}
+	}
+}
+
+func TestSecurityModulesAreJudged(t *testing.T) {
+	const all, without = "lockdown,capability,apparmor,bpf", "lockdown,capability,selinux"
+	for _, c := range []struct {
+		modules string
+		parser  error
+		want    Level
+		detail  string
+	}{
+		{all, nil, Good, "AppArmor"}, {without, nil, Good, "SELinux"}, {"capability", nil, Good, "neither"},
+		{all, apparmor.ErrNoParser, Poor, "AppArmor; but apparmor_parser is not installed"},
+		{without, apparmor.ErrNoParser, Good, "SELinux"},
+	} {
+		f := judgeModules(c.modules, c.parser)
+		if f.Level != c.want || !strings.HasPrefix(f.Detail, c.detail) {
+			t.Errorf("%s, %v: %+v", c.modules, c.parser, f)
 		}
 	}
 }

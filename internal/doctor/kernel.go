@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/apparmor"
 )
 
 // Versions that matter: openat2, pidfds and close_range are there from 5.9 on; ID-mapped mounts of overlay from 5.19;
@@ -90,15 +93,20 @@ func checkSeccomp(context.Context, Config) Finding {
 func checkModules(context.Context, Config) Finding {
 	data, err := os.ReadFile("/sys/kernel/security/lsm")
 	if err != nil {
-		if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil &&
-			strings.HasPrefix(string(enabled), "Y") {
+		if apparmor.OutOfReach() {
 			return poor("the kernel has AppArmor, but securityfs is not mounted, so containers get no profile of their own",
 				"Mount it, and start berthd again: mount -t securityfs securityfs /sys/kernel/security\n"+
 					"In a container leave it as it is: the profile of that container holds for all in it.")
 		}
 		return good("neither AppArmor nor SELinux is seen; containers that name no profile do not need them")
 	}
-	list := strings.TrimSpace(string(data))
+	_, err = apparmor.Parser()
+	return judgeModules(strings.TrimSpace(string(data)), err)
+}
+
+// judgeModules judges the security modules that the kernel has. parser is why there is no program that loads profiles
+// of AppArmor.
+func judgeModules(list string, parser error) Finding {
 	var named []string
 	for _, m := range []struct{ module, name string }{{"apparmor", "AppArmor"}, {"selinux", "SELinux"}} {
 		for part := range strings.SplitSeq(list, ",") {
@@ -109,6 +117,11 @@ func checkModules(context.Context, Config) Finding {
 	}
 	if len(named) == 0 {
 		return good("neither AppArmor nor SELinux is on; containers that name no profile do not need them")
+	}
+	if parser != nil && slices.Contains(named, "AppArmor") {
+		return poor(strings.Join(named, ", ")+"; but "+parser.Error()+", so containers that name no AppArmor profile get none",
+			"apt-get install apparmor (Debian, Ubuntu), zypper install apparmor-parser (SUSE). "+
+				"And then: systemctl reload berthd")
 	}
 	return good(strings.Join(named, ", "))
 }
