@@ -40,7 +40,8 @@ func protect(cfg *config.Config, log *slog.Logger) {
 
 // handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give,
 // which berthd's own unit has it do without; nil: berthd's. appArmor is the default profile; empty: the node has none.
-func handlers(cfg *config.Config, bounding []string, appArmor string) (map[string]pod.Handler, error) {
+// What host cannot do, no handler can.
+func handlers(cfg *config.Config, host *ocispec.Host, bounding []string, appArmor string) (map[string]pod.Handler, error) {
 	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs,
 		HookDirs: cfg.HooksDirs, Bounding: bounding, AppArmorDefault: appArmor}
 	switch p := cfg.Seccomp.DefaultProfile; p {
@@ -68,6 +69,8 @@ func handlers(cfg *config.Config, bounding []string, appArmor string) (map[strin
 				return nil, fmt.Errorf("options of the runtime handler %s: %w", name, err)
 			}
 		}
+		h.RecursiveReadOnly = h.RecursiveReadOnly && host.RecursiveReadonly
+		h.UserNamespaces = h.UserNamespaces && host.IDMappedMounts
 		out[name] = *h
 	}
 	return out, nil

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -32,6 +34,30 @@ func TestAHandlersCapabilitiesAreThoseOfItsConfiguration(t *testing.T) {
 		}
 		if got := h.Spec.Capabilities; !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("capabilities = %q: %q, want %q", c.written, got, c.want)
+		}
+	}
+}
+
+// TestAHandlerCanDoNoMoreThanTheKernel: an OCI runtime says what it was built with, on whatever kernel it runs.
+func TestAHandlerCanDoNoMoreThanTheKernel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "runtime")
+	script := "#!/bin/sh\n" +
+		`echo '{"mountOptions":["rro"],"linux":{"mountExtensions":{"idmap":{"enabled":true}}}}'` + "\n"
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.Runtimes["oci"] = config.Runtime{Type: config.RuntimeOCI, Path: path}
+	for _, can := range []bool{true, false} {
+		known, err := handlers(cfg, &ocispec.Host{RecursiveReadonly: can, IDMappedMounts: can}, nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, h := range known {
+			if h.RecursiveReadOnly != can || h.UserNamespaces != can {
+				t.Errorf("kernel %v, handler %s: recursive read-only mounts %v, user namespaces %v", can, name,
+					h.RecursiveReadOnly, h.UserNamespaces)
+			}
 		}
 	}
 }

@@ -72,6 +72,7 @@ type parts struct {
 	devices  *manager.Manager // nil: the configuration has none
 	plugins  *nri.Plugins     // nil: likewise
 	appArmor *apparmor.Default
+	owners   func() error // see probeOwners
 	pods     *pod.Manager
 	streams  *stream.Server
 	server   *grpc.Server
@@ -313,7 +314,11 @@ func (d *parts) openPods(ctx context.Context) error {
 		return err
 	}
 	d.appArmorInfo.Store(confinement)
-	known, err := handlers(d.cfg, d.bounding, confinement.DefaultProfile)
+	host, err := ocispec.Detect()
+	if err != nil {
+		return err
+	}
+	known, err := handlers(d.cfg, host, d.bounding, confinement.DefaultProfile)
 	if err != nil {
 		return err
 	}
@@ -326,7 +331,9 @@ func (d *parts) openPods(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("block_io_classes_file: %w", err)
 	}
+	d.owners = d.probeOwners(ctx)
 	cfg := pod.Config{
+		OwnersMapped:  d.owners,
 		Settings:      podSettings(d.cfg, known, classes),
 		Root:          d.cfg.Root,
 		State:         d.cfg.State,
@@ -495,6 +502,9 @@ func (d *parts) info(ctx context.Context) map[string]any {
 		"pid": os.Getpid(), "config": d.now.Load().Config, "streaming": d.streams.Address(),
 		"images":   map[string]any{"unsynced": d.images.Unsynced()},
 		"apparmor": d.appArmorInfo.Load(),
+	}
+	if err := d.owners(); err != nil {
+		info["user_namespaces"] = map[string]string{"reason": err.Error()}
 	}
 	if d.plugins != nil {
 		info["nri"] = d.plugins.Report()

@@ -16,6 +16,7 @@ import (
 	"berth/internal/image/ranges"
 	"berth/internal/image/registry"
 	"berth/internal/liblog"
+	"berth/internal/ocispec"
 	"berth/internal/pod"
 )
 
@@ -105,7 +106,11 @@ func (d *parts) apply(ctx context.Context, next *config.Loaded) error {
 	if err != nil {
 		return err
 	}
-	known, err := handlers(next.Config, d.bounding, confinement.DefaultProfile)
+	host, err := ocispec.Detect()
+	if err != nil {
+		return err
+	}
+	known, err := handlers(next.Config, host, d.bounding, confinement.DefaultProfile)
 	if err != nil {
 		return err
 	}

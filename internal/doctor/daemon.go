@@ -30,6 +30,8 @@ type Daemon struct {
 	Verifiers    *Verifiers   // nil: images are not verified
 	Snapshotter  *Snapshotter // nil: none is configured
 	CRIU         string       // the program of its configuration; empty: the one in PATH
+	// NoUserNamespaces says why pods with user namespaces are refused; empty: they are not.
+	NoUserNamespaces string
 }
 
 // Command runs the daemon's program with other arguments, and with the flags that the daemon was started with. It is

@@ -65,9 +65,15 @@ func tryOverlay(parent string) (err error) {
 	return errors.Join(os.WriteFile(filepath.Join(merged, "file"), nil, 0o600), unix.Unmount(merged, 0))
 }
 
-// checkState looks whether the root of a pod's user namespace reaches the root file systems of such pods, which are
-// mounted below the state directory.
+// checkState looks whether pods can have user namespaces, and whether the root of such a namespace reaches the root
+// file systems of these pods, which are mounted below the state directory.
 func checkState(_ context.Context, cfg Config) Finding {
+	if d := cfg.Daemon; d != nil && d.NoUserNamespaces != "" {
+		return poor("pods with user namespaces (hostUsers: false) are refused: "+d.NoUserNamespaces,
+			"They need ID-mapped mounts of overlayfs (Linux 5.19), and root on a file system that has them, such as ext4, xfs "+
+				"or btrfs.\nSee which kernel runs and what root is on: uname -r; findmnt -T "+cfg.Root+"\n"+
+				"After a change: systemctl restart berthd")
+	}
 	const nobody = 1<<32 - 2 // owns nothing
 	if dir, mode := fileattr.Barring(cfg.State, nobody, nobody); dir != "" && dir != filepath.Clean(cfg.State) {
 		return poor(fmt.Sprintf("%s, of mode %#o, keeps pods with user namespaces from their root file systems in %s",

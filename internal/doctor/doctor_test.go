@@ -256,4 +256,8 @@ func TestAClosedParentOfTheStateIsNamed(t *testing.T) {
 		f.Advice == "" {
 		t.Errorf("%+v", f)
 	}
+	cfg = Config{State: top, Daemon: &Daemon{NoUserNamespaces: "the kernel is too old"}}
+	if f := checkState(t.Context(), cfg); f.Level != Poor || !strings.HasSuffix(f.Detail, "the kernel is too old") {
+		t.Errorf("%+v", f)
+	}
 }

@@ -1188,6 +1188,35 @@ func TestAContainerHasThePodsUserNamespace(t *testing.T) {
 	}
 }
 
+// TestANodeThatMapsNoOwnersRefusesPodsWithUserNamespaces, and its status says of all handlers that they have none.
+func TestANodeThatMapsNoOwnersRefusesPodsWithUserNamespaces(t *testing.T) {
+	n := newMemoryNode(t)
+	var refused error
+	n.cfg.OwnersMapped = func() error { return refused }
+	n.cfg.Handlers = map[string]Handler{"runc": {Name: "runc", UserNamespaces: true}, "old": {Name: "old"}}
+	n.cfg.Default = "runc"
+	n.restart()
+	pod := podConfig()
+	ids := []model.IDMapping{{HostID: 200000, Length: 65536}}
+	pod.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids, GIDs: ids}
+	for _, can := range []bool{true, false} {
+		if !can {
+			refused = errors.New("the kernel is too old")
+		}
+		for _, h := range n.Handlers() {
+			if want := can && h.Name != "old"; h.UserNamespaces != want {
+				t.Errorf("the node can: %v; handler %q says %v", can, h.Name, h.UserNamespaces)
+			}
+		}
+		pod.Metadata.UID = fmt.Sprint(can)
+		_, err := n.RunSandbox(t.Context(), pod, "")
+		if can && err != nil || !can && (!errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "this node has no pods with user namespaces (hostUsers: false): the kernel is too old")) {
+			t.Errorf("the node can: %v; a pod: %v", can, err)
+		}
+	}
+}
+
 // TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
 // that the pod was asked for with alone.
 func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {

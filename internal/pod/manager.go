@@ -124,7 +124,8 @@ type Handler struct {
 	Spec  ocispec.Handler
 	// Sysctls are those that its pods have where they ask for no other value.
 	Sysctls map[string]string
-	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
+	// UserNamespaces and RecursiveReadOnly are what the runtime can do. Config.OwnersMapped says what the node can do for
+	// the former.
 	UserNamespaces, RecursiveReadOnly bool
 	// IgnoreDeclaredVolumes: containers have no volumes of their own at the paths that images declare.
 	IgnoreDeclaredVolumes bool
@@ -145,17 +146,20 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	AppArmor      AppArmor     // nil: the node has no default profile
-	Disk          *state.Probe // says whether the root takes writes; nil: nobody looks
-	PreparedPods  int          // so many pods' namespaces and networks are made ahead
-	Host          Host
-	Devices       devices.Manager // nil: the node has no device manager
-	Plugins       plugins.Plugins // nil: the node has none
-	Jail          *jail.Jail      // in which archives of checkpoints are read
-	Ahead         *Ahead          // what ReadAhead has begun to read; nil: New reads it
-	Metrics       *metrics.Set    // nil: nothing is counted
-	Audit         *audit.Log      // nil: nothing is written down
-	Log           *slog.Logger
+	AppArmor      AppArmor // nil: the node has no default profile
+	// OwnersMapped waits for the answer whether this node can mount root file systems for pods with user namespaces. An
+	// error says why it cannot. Nil: it can.
+	OwnersMapped func() error
+	Disk         *state.Probe // says whether the root takes writes; nil: nobody looks
+	PreparedPods int          // so many pods' namespaces and networks are made ahead
+	Host         Host
+	Devices      devices.Manager // nil: the node has no device manager
+	Plugins      plugins.Plugins // nil: the node has none
+	Jail         *jail.Jail      // in which archives of checkpoints are read
+	Ahead        *Ahead          // what ReadAhead has begun to read; nil: New reads it
+	Metrics      *metrics.Set    // nil: nothing is counted
+	Audit        *audit.Log      // nil: nothing is written down
+	Log          *slog.Logger
 }
 
 // Settings are what of a Manager's configuration can be changed while pods run. A call reads them once.

@@ -39,7 +39,7 @@ func (m *Manager) runSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		return "", fmt.Errorf("runtime handler %q: %s runs the containers of a pod in a sandbox, and the handler needs "+
 			"sandbox_container = true in the configuration of berthd: %w", h.Name, h.RuntimePath, errdefs.ErrFailedPrecondition)
 	}
-	if err := checkUserNamespace(cfg, &h); err != nil {
+	if err := m.checkUserNamespace(cfg, &h); err != nil {
 		return "", err
 	}
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
@@ -168,7 +168,7 @@ func (m *Manager) ready(s *index.Sandbox, call string) func([]steps.Timing) erro
 	}
 }
 
-func checkUserNamespace(cfg *model.SandboxConfig, h *Handler) error {
+func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, h *Handler) error {
 	const field = model.FieldSandboxUserNamespace
 	user := cfg.UserNamespace()
 	if user == nil {
@@ -181,10 +181,22 @@ func checkUserNamespace(cfg *model.SandboxConfig, h *Handler) error {
 		return field.Wrong(fmt.Errorf("runtime handler %q cannot map the owners of mounts: %w", h.Name,
 			errdefs.ErrFailedPrecondition))
 	}
+	if err := m.ownersMapped(); err != nil {
+		return field.Wrong(fmt.Errorf("this node has no pods with user namespaces (hostUsers: false): %w: %w", err,
+			errdefs.ErrFailedPrecondition))
+	}
 	if cfg.Security.Privileged {
 		return field.Wrong(fmt.Errorf("a privileged pod cannot have a user namespace: %w", errdefs.ErrInvalidArgument))
 	}
 	return nil
+}
+
+// ownersMapped says why root file systems cannot be mounted for pods with user namespaces on this node; nil: they can.
+func (m *Manager) ownersMapped() error {
+	if m.cfg.OwnersMapped == nil {
+		return nil
+	}
+	return m.cfg.OwnersMapped()
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

@@ -62,8 +62,10 @@ type HandlerInfo struct {
 
 // Handlers are the node's runtime handlers, the default one under the empty name as well, as the CRI wants it.
 func (m *Manager) Handlers() []HandlerInfo {
+	mapped := m.ownersMapped() == nil
 	info := func(name string, h Handler) HandlerInfo {
-		return HandlerInfo{Name: name, RecursiveReadOnlyMounts: h.RecursiveReadOnly, UserNamespaces: h.UserNamespaces}
+		return HandlerInfo{Name: name, RecursiveReadOnlyMounts: h.RecursiveReadOnly,
+			UserNamespaces: h.UserNamespaces && mapped}
 	}
 	settings := m.settings.Load()
 	list := []HandlerInfo{info("", settings.Handlers[settings.Default])}

@@ -45,11 +45,12 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		}
 		keeper struct{ Version string }
 		images struct{ Unsynced *doctor.Unsynced }
+		users  struct{ Reason string }
 		told   int // the daemon's process, as it says; 0: it is too old to say
 	)
 	for key, to := range map[string]any{
 		"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI, "images": &images,
-		"image_verifiers": &d.Verifiers, "pid": &told,
+		"image_verifiers": &d.Verifiers, "pid": &told, "user_namespaces": &users,
 	} {
 		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
 			return nil // another runtime's
@@ -60,7 +61,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 	}
 	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
 	d.CNI, d.Unsynced = config.Network, images.Unsynced
-	d.CRIU = config.Checkpoint.CRIU
+	d.CRIU, d.NoUserNamespaces = config.Checkpoint.CRIU, users.Reason
 	if s := config.Snapshotter; s.Name != "" {
 		s.Address = strings.TrimPrefix(s.Address, "unix://")
 		d.Snapshotter = &s
