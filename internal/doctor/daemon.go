@@ -25,6 +25,7 @@ type Daemon struct {
 	CNI
 	CgroupDriver string // cgroupfs or systemd; empty: it does not tell
 	PID          int    // 0: it is not known
+	KeeperPID    int    // 0: likewise
 	NRI          *NRI   // nil: the interface for NRI plugins is off
 	Unsynced     *Unsynced
 	Verifiers    *Verifiers   // nil: images are not verified
@@ -82,7 +83,26 @@ func (c *Config) proc() string {
 	return c.Proc
 }
 
-// checkDaemon compares the daemon with the keeper.
+// replaced names the programs that run though their files were removed or replaced since they were started: of the same
+// version perhaps, built anew. Only root sees that of root's processes.
+func (d *Daemon) replaced(proc string) (programs []string) {
+	for _, p := range []struct {
+		pid     int
+		program string
+	}{{d.PID, "berthd"}, {d.KeeperPID, "berth-keeper"}} {
+		to, err := os.Readlink(filepath.Join(proc, fmt.Sprint(p.pid), "exe"))
+		if file, gone := strings.CutSuffix(to, " (deleted)"); err == nil && gone && filepath.Base(file) == p.program {
+			programs = append(programs, p.program)
+		}
+	}
+	return programs
+}
+
+// takeOver is the advice for programs that are older than their files.
+const takeOver = "systemctl daemon-reload; systemctl reload berth-keeper: it takes its new version over in place, and " +
+	"containers go on.\nsystemctl restart berthd"
+
+// checkDaemon compares the daemon with the keeper, with this command, and with the installed programs.
 func checkDaemon(_ context.Context, cfg Config) Finding {
 	d := cfg.Daemon
 	if d == nil {
@@ -96,6 +116,13 @@ func checkDaemon(_ context.Context, cfg Config) Finding {
 		return poor(fmt.Sprintf("berthd is version %s and the keeper %s", d.Version, d.KeeperVersion),
 			"systemctl reload berth-keeper: it takes its new version over in place, and containers go on.\n"+
 				"If berthd is the older one: systemctl restart berthd")
+	case cfg.Version != "" && cfg.Version != d.Version:
+		return poor(fmt.Sprintf("berthd and keeper are version %s, and this command is %s", d.Version, cfg.Version),
+			"If berthd is the older one: "+takeOver+"\nIf this command is the older one, see which one it is: command -v berth")
+	}
+	if programs := d.replaced(cfg.proc()); len(programs) > 0 {
+		return poor(fmt.Sprintf("the file of %s was replaced or removed since it was started (version %s)",
+			strings.Join(programs, " and of "), d.Version), takeOver)
 	}
 	return good(fmt.Sprintf("berthd and keeper are version %s, root %s, state %s", d.Version, d.Root, d.State))
 }

@@ -30,6 +30,42 @@ func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
 	}
 }
 
+// TestTheDaemonIsComparedWithTheInstalledPrograms: with the version of this command, and with the files of berthd and the
+// keeper, which can be of the same version and built anew.
+func TestTheDaemonIsComparedWithTheInstalledPrograms(t *testing.T) {
+	dir := t.TempDir()
+	for process, program := range map[string]string{
+		"1": "/usr/bin/berthd", "2": "/usr/bin/berth-keeper", "3": "/usr/bin/berthd (deleted)",
+		"4": "/usr/bin/berth-keeper (deleted)", "5": "/usr/bin/other (deleted)",
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, process), 0o700),
+			os.Symlink(program, filepath.Join(dir, process, "exe"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		command       string
+		daemon, keeps int
+		level         Level
+		detail        string
+	}{
+		"all the same":              {"2", 1, 2, Good, "berthd and keeper are version 2"},
+		"another command":           {"3", 1, 2, Poor, "berthd and keeper are version 2, and this command is 3"},
+		"a new file of berthd":      {"2", 3, 2, Poor, "the file of berthd was replaced"},
+		"a new file of the keeper":  {"2", 1, 4, Poor, "the file of berth-keeper was replaced"},
+		"new files":                 {"2", 3, 4, Poor, "the file of berthd and of berth-keeper was replaced"},
+		"processes that are others": {"2", 5, 5, Good, ""},
+		"processes not known":       {"2", 0, 0, Good, ""},
+		"processes that have ended": {"2", 8, 9, Good, ""},
+	} {
+		f := checkDaemon(t.Context(), Config{Version: c.command, Proc: dir,
+			Daemon: &Daemon{Version: "2", KeeperVersion: "2", PID: c.daemon, KeeperPID: c.keeps}})
+		if f.Level != c.level || !strings.HasPrefix(f.Detail, c.detail) || (f.Level != Good) != (f.Advice != "") {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
 func TestTheDaemonsDirectoriesAreLookedAt(t *testing.T) {
 	cfg := (&Daemon{Root: "/data", State: "/state"}).overlay(Config{Root: "/r", State: "/s", CNI: CNI{CNIConfDir: "/c"}})
 	if cfg.Root != "/data" || cfg.State != "/state" || cfg.CNIConfDir != "/c" {

@@ -27,9 +27,10 @@ type Finding struct {
 
 // Config says what is looked at.
 type Config struct {
-	Socket string // path
-	Root   string // the daemon's directory for data; it need not exist
-	State  string // the daemon's directory for what a reboot may lose; it need not exist
+	Version string // of this command; empty: it is not compared
+	Socket  string // path
+	Root    string // the daemon's directory for data; it need not exist
+	State   string // the daemon's directory for what a reboot may lose; it need not exist
 	CNI
 	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
 	ContainerdVersion func(ctx context.Context, socket string) (string, error)

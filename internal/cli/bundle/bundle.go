@@ -46,7 +46,8 @@ func Write(ctx context.Context, version, socket string, out io.Writer) (missing 
 	archive := tar.NewWriter(packed)
 	daemon := findings.AskDaemon(ctx, socket)
 	cfg := doctor.Config{
-		Socket: socket, Root: "/var/lib/berth", State: "/run/berth", CNI: doctor.CNI{CNIConfDir: "/etc/cni/net.d"},
+		Version: version, Socket: socket, Root: "/var/lib/berth", State: "/run/berth",
+		CNI:               doctor.CNI{CNIConfDir: "/etc/cni/net.d"},
 		ContainerdVersion: connection.ContainerdVersion, Daemon: daemon,
 	}
 	state := cfg.State

@@ -43,7 +43,10 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 			Checkpoint  struct{ CRIU string }
 			Snapshotter doctor.Snapshotter
 		}
-		keeper struct{ Version string }
+		keeper struct {
+			Version string
+			PID     int
+		}
 		images struct{ Unsynced *doctor.Unsynced }
 		users  struct{ Reason string }
 		told   int // the daemon's process, as it says; 0: it is too old to say
@@ -67,6 +70,9 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		d.Snapshotter = &s
 	}
 	d.PID = processOf("/proc", connection.PeerPID(ctx, socket), told)
+	if d.PID == told { // so the daemon's numbers of processes are those of this command's PID namespace
+		d.KeeperPID = keeper.PID
+	}
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())
 	}

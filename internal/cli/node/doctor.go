@@ -17,7 +17,7 @@ func doctorCommand(a *command.App) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check whether this machine has what Berth needs",
 		Long: `Check whether this machine has what Berth needs, and say how to fix each problem. The check works without a
-running daemon. If a daemon runs, its directories, its keeper and its configuration are checked too.
+running daemon. If a daemon runs, its version, its directories, its keeper and its configuration are checked too.
 The exit code is 1 if pods cannot run.`,
 		Args: command.Arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,7 +30,7 @@ The exit code is 1 if pods cannot run.`,
 			given := doctor.Given{Root: cmd.Flags().Changed("root"), State: cmd.Flags().Changed("state"),
 				CNIConfDir: cmd.Flags().Changed("cni-conf-dir")}
 			found := doctor.Examine(cmd.Context(), doctor.Config{
-				Socket: socket, Root: root, State: state, CNI: doctor.CNI{CNIConfDir: cniConfDir}, Given: given,
+				Version: a.Version, Socket: socket, Root: root, State: state, CNI: doctor.CNI{CNIConfDir: cniConfDir}, Given: given,
 				ContainerdVersion: connection.ContainerdVersion, Daemon: running,
 			})
 			failed := false
