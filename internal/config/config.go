@@ -412,7 +412,7 @@ func Default() *Config {
 		RuntimeName:    NameBerth,
 		Network: Network{
 			CNIConfDir:    "/etc/cni/net.d",
-			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
+			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"},
 			NetNSDir:      "/var/run/netns",
 			Bridge:        "berth0",
 			PodCIDR:       []string{},

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"berth/internal/apparmor"
+	"berth/internal/config"
 	"berth/internal/fileattr"
 )
 
@@ -22,6 +23,18 @@ func TestKernelsAreJudged(t *testing.T) {
 	} {
 		if f := judgeKernel(release); f.Level != want || f.Level != Good && f.Advice == "" && release != "odd" {
 			t.Errorf("%s: %+v", release, f)
+		}
+	}
+}
+
+// TestPluginsAreLookedForWhereTheDaemonLooksByDefault: in the directories of Debian's and of Fedora's package, too.
+func TestPluginsAreLookedForWhereTheDaemonLooksByDefault(t *testing.T) {
+	if want := config.Default().Network.CNIBinDirs; !slices.Equal(cniBinDirs, want) {
+		t.Errorf("doctor looks in %q, and the daemon in %q", cniBinDirs, want)
+	}
+	for _, dir := range []string{"/usr/lib/cni", "/usr/libexec/cni"} {
+		if !slices.Contains(cniBinDirs, dir) {
+			t.Errorf("%s is not looked in", dir)
 		}
 	}
 }

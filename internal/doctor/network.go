@@ -18,8 +18,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// cniBinDirs are where plugins are looked for by default, and where no daemon says otherwise.
-var cniBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+// cniBinDirs are where plugins are looked for by default, and where no daemon says otherwise: where network providers,
+// Debian's package and the rpm of Fedora and RHEL install them.
+var cniBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 
 // checkNetwork looks at what would connect pods: CNI where it is configured, else the built-in bridge.
 func checkNetwork(_ context.Context, cfg Config) Finding {
@@ -68,7 +69,7 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 // judgeCNI judges a choice that has a file, broken ones before it, or both.
 func judgeCNI(choice cniChoice, cfg Config, dirs []string, installed func(string) bool) Finding {
 	install := "Install what is missing into " + strings.Join(dirs, " or ") +
-		" (Debian: apt-get install containernetworking-plugins)."
+		" (Debian: apt-get install containernetworking-plugins; Fedora, RHEL: dnf install containernetworking-plugins)."
 	broken := strings.Join(choice.broken, "; ")
 	mend := "Mend or remove the file, and see whether it is good: berthd config check\n" + install
 	if choice.file == "" {

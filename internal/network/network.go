@@ -79,7 +79,7 @@ type Provider interface {
 // Config says which network pods get.
 type Config struct {
 	CNIConfDir string   // followed; empty: no CNI
-	CNIBinDirs []string // default: /opt/cni/bin and /usr/lib/cni
+	CNIBinDirs []string // default: /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni
 	CNINetwork string   // name of the network; empty: the lexically first file's
 	RequireCNI bool     // without a file in CNIConfDir there is no network, rather than the bridge
 	// RequirePodCIDR: before the first SetPodCIDR there is no network, rather than the bridge with a range of its own.

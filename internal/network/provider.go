@@ -58,7 +58,7 @@ func New(cfg Config) (Provider, error) {
 		return nil, fmt.Errorf("network: no directory for records: %w", errdefs.ErrInvalidArgument)
 	}
 	if len(cfg.CNIBinDirs) == 0 {
-		cfg.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+		cfg.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 	}
 	if cfg.CNICacheDir == "" {
 		cfg.CNICacheDir = filepath.Join(cfg.StateDir, "cni-cache")
