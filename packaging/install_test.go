@@ -11,7 +11,8 @@ import (
 )
 
 // A system is a root with the essential packages of Debian, into which packages are installed. systemd does not run in
-// it; in place of systemctl is a script that writes down its arguments.
+// it; in place of systemctl is a script that writes down its arguments. It prints /systemctl.show where it is asked to
+// show something, and fails for arguments that are a line of /systemctl.fails.
 type system struct {
 	t    *testing.T
 	root string
@@ -47,7 +48,8 @@ func newSystem(t *testing.T) *system {
 		args = append(args, found...)
 	}
 	output(t, "mmdebstrap", args...)
-	s.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >>/systemctl.log\n")
+	s.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >>/systemctl.log\n"+
+		"[ \"$1\" != show ] || cat /systemctl.show 2>/dev/null\n! grep -qxF -e \"$*\" /systemctl.fails 2>/dev/null\n")
 	if err := os.Chmod(s.at("/usr/bin/systemctl"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -139,10 +141,17 @@ const (
 	disable = "disable --now berthd.socket berth-apply berth-device-plugin berthd berth-keeper"
 )
 
-// The calls of an upgrade: the keeper executes its new program in place, and berthd is restarted if it runs.
+// The calls of an upgrade: the keeper executes its new program in place, and berthd is restarted if it runs and its
+// configuration is good.
 var upgrade = []string{
-	"--quiet is-active berth-keeper", "reload berth-keeper", "try-restart berthd berth-device-plugin berth-apply",
+	"--quiet is-active berth-keeper", "reload berth-keeper", showStart, restart, "try-restart berth-device-plugin",
+	"try-restart berth-apply",
 }
+
+const (
+	showStart = "show --property ExecStart --value berthd"
+	restart   = "try-restart berthd"
+)
 
 // TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
 // /run/systemd/system, without an upgrade's calls, without the purge of either directory, without the look at
@@ -151,6 +160,7 @@ var upgrade = []string{
 func TestPackagesInARoot(t *testing.T) {
 	s, paths := newSystem(t), releases(t)
 	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
+	t.Run("failures", func(t *testing.T) { failuresInARoot(s.with(t), paths) })
 	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
 	t.Run("purge elsewhere", func(t *testing.T) { purgeElsewhere(s.with(t), paths) })
 	t.Run("uninstall by hand", func(t *testing.T) { uninstallByHand(s.with(t)) })
@@ -213,6 +223,87 @@ func debInARoot(s *system, paths map[string]string) {
 	}
 	// dpkg tells the script of an earlier version as long as its configuration is there: nothing runs that is restarted.
 	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{disable, "daemon-reload", "daemon-reload"})...)
+}
+
+// failuresInARoot: whatever systemctl fails at, dpkg has nothing left to do, all other calls are made, and a line says what
+// to do about each. berthd is not restarted where its new version refuses the configuration. Seen to fail with scripts
+// that end at the first failure.
+func failuresInARoot(s *system, paths map[string]string) {
+	s.booted(true)
+	defer func() {
+		for _, path := range []string{"/systemctl.fails", "/systemctl.show", "/check"} {
+			if err := os.RemoveAll(s.at(path)); err != nil {
+				s.t.Error(err)
+			}
+		}
+	}()
+	s.dpkg("-i", paths["1.0.0.deb"])
+	s.asked("daemon-reload")
+	dpkg := func(what, status string, args ...string) string {
+		s.t.Helper()
+		said, err := exec.Command("dpkg", append([]string{"--root=" + s.root, "--force-architecture", "--force-confold"},
+			args...)...).CombinedOutput()
+		if err != nil {
+			s.t.Errorf("%s: %v: %s", what, err, said)
+		}
+		got, err := exec.Command("dpkg-query", "--admindir="+s.at("/var/lib/dpkg"), "-W", "-f", "${db:Status-Status}",
+			"berth:amd64").Output()
+		if string(got) != status && (status != "" || err == nil) {
+			s.t.Errorf("%s: the package's status is %q, %v", what, got, err)
+		}
+		return string(said)
+	}
+	all := slices.Concat([]string{"daemon-reload", "daemon-reload"}, upgrade)
+	withoutRestart := slices.DeleteFunc(slices.Clone(all), func(call string) bool { return call == restart })
+	check := func(flags, script string) {
+		s.write("/systemctl.show", "{ path=/check ; argv[]=/check"+flags+" ; ignore_errors=no ; pid=0 }\n")
+		s.write("/check", "#!/bin/sh\n"+script+"\n")
+		if err := os.Chmod(s.at("/check"), 0o755); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		what  string
+		make  func()
+		calls []string
+		says  string
+	}{
+		{"the new units are not read", func() { s.write("/systemctl.fails", "daemon-reload\n") }, all,
+			"systemd has not read the new units"},
+		{"the keeper refuses", func() { s.write("/systemctl.fails", "reload berth-keeper\n") }, all,
+			"and then: systemctl reload berth-keeper"},
+		{"berthd does not start", func() { s.write("/systemctl.fails", restart+"\n") }, all,
+			"see journalctl -u berthd, and then: systemctl restart berthd"},
+		{"apply does not start", func() { s.write("/systemctl.fails", "try-restart berth-apply\n") }, all,
+			"systemctl restart berth-apply"},
+		{"nothing works", func() { s.write("/systemctl.fails", strings.Join(all, "\n")+"\n") }, slices.DeleteFunc(
+			slices.Clone(all), func(call string) bool { return call == "reload berth-keeper" }), "systemctl restart berthd"},
+		{"the configuration is refused", func() {
+			check(" --keeper-binary=none --root /r", `echo "berthd: $*: unknown key" >&2; exit 1`)
+		}, withoutRestart, "berthd: config dump --keeper-binary=none --root /r: unknown key\nberth: mend it"},
+		{"the new program cannot be executed", func() { check("", "exec /none") }, withoutRestart, "is not restarted"},
+		{"the configuration is good", func() { check(" --root /r", "echo good") }, all, ""},
+		{"a unit with a variable", func() { check(" --root $ROOT", "exit 1") }, all, ""},
+	} {
+		for _, path := range []string{"/systemctl.fails", "/systemctl.show"} {
+			if err := os.RemoveAll(s.at(path)); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+		c.make()
+		said := dpkg(c.what, "installed", "-i", paths["1.1.0.deb"])
+		if !strings.Contains(said, c.says) || c.says == "" && strings.Contains(said, "berth: ") {
+			s.t.Errorf("%s: it says %s", c.what, said)
+		}
+		s.asked(c.calls...)
+	}
+	s.write("/systemctl.fails", disable+"\ndaemon-reload\n")
+	if said := dpkg("a removal", "config-files", "--remove", "berth"); !strings.Contains(said, "not all units are stopped") {
+		s.t.Errorf("a removal says %s", said)
+	}
+	s.asked(disable, "daemon-reload")
+	dpkg("a purge", "", "--purge", "berth")
+	s.asked("daemon-reload")
 }
 
 // purgeWithPods: what is still mounted, of pods whose containers were left running, stays, in either mount namespace.
