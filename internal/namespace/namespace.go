@@ -320,7 +320,6 @@ func (s Set) Pinned(k Kind) bool {
 
 // Remove lets the namespaces go and removes the directory. It is idempotent.
 func (s Set) Remove() error {
-	var errs []error
 	paths := make([]string, 0, 7)
 	if target := s.Target(Network); target != s.Path(Network) {
 		paths = append(paths, target) // before the link by which it is found
@@ -328,9 +327,23 @@ func (s Set) Remove() error {
 	if s.Network != "" && !slices.Contains(paths, s.Network) { // where somebody has removed the link
 		paths = append(paths, s.Network)
 	}
-	for _, k := range []Kind{Network, IPC, UTS, PID, User} {
-		paths = append(paths, s.Path(k))
+	paths = append(paths, s.Path(Network))
+	errs := append(s.removeOthers(), unpin(paths)...)
+	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
 	}
+	return errors.Join(errs...)
+}
+
+// RemoveOthers lets all namespaces but that of the network go. It is idempotent.
+func (s Set) RemoveOthers() error { return errors.Join(s.removeOthers()...) }
+
+func (s Set) removeOthers() []error {
+	return unpin([]string{s.Path(IPC), s.Path(UTS), s.Path(PID), s.Path(User)})
+}
+
+// unpin lets the namespaces go that are pinned on the files, and removes these.
+func unpin(paths []string) (errs []error) {
 	for _, path := range paths {
 		for { // a pin that a crash and a second start put one over the other goes in as many steps
 			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
@@ -346,10 +359,7 @@ func (s Set) Remove() error {
 			errs = append(errs, err)
 		}
 	}
-	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // SetSysctls sets sysctls of the network namespace pinned at path.

@@ -118,6 +118,33 @@ func TestANetworkNamespaceIsPinnedElsewhere(t *testing.T) {
 	}
 }
 
+// TestTheNetworkNamespaceStaysWhereItIsStillNeeded: the others go without it.
+func TestTheNetworkNamespaceStaysWhereItIsStillNeeded(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
+	for name, elsewhere := range map[string]string{"beside them": "", "elsewhere": filepath.Join(t.TempDir(), "berth-p")} {
+		t.Run(name, func(t *testing.T) {
+			set := Set{Dir: filepath.Join(t.TempDir(), "ns"), Network: elsewhere}
+			if err := set.Create(Options{Kinds: []Kind{Network, IPC, UTS}}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := set.RemoveOthers(); err != nil {
+					t.Error(err)
+				}
+			}
+			if !set.Pinned(Network) || set.Pinned(IPC) || set.Pinned(UTS) {
+				t.Errorf("pinned are the network: %v, IPC: %v, UTS: %v", set.Pinned(Network), set.Pinned(IPC), set.Pinned(UTS))
+			}
+			if err := set.Remove(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Stat(set.Dir); set.Pinned(Network) || !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("after Remove the network is pinned: %v; the directory: %v", set.Pinned(Network), err)
+			}
+		})
+	}
+}
+
 func TestADirectoryOnASharedMountIsShared(t *testing.T) {
 	asroot.Need(t, "namespaces and mounts")
 	dir := t.TempDir()

@@ -56,6 +56,13 @@ type Provider interface {
 	// Teardown is idempotent, and works when the namespace is gone and after a crash in the middle of Setup. It needs
 	// the pod's ID only.
 	Teardown(ctx context.Context, pod *Pod) error
+	// NeedsNetNS tells whether a Teardown is to come before the pod's network namespace goes: CNI plugins were asked to
+	// join the pod, and have not taken it out yet. Without the namespace they leave addresses, devices of the node and
+	// rules behind.
+	NeedsNetNS(id string) bool
+	// Leave is called for a pod that is to get a new network namespace, and its addresses again, before the old namespace
+	// goes. CNI plugins take the pod out of the network. The bridge keeps its addresses.
+	Leave(ctx context.Context, id string) error
 	Status(ctx context.Context) Status
 	// Reconcile removes the networks of pods that are gone, except for the resources of CNI plugins (see Collect), and
 	// repairs the networks of live pods. live must have every pod that is set up or being set up, and those that only

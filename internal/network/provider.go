@@ -226,6 +226,15 @@ func (p *provider) Teardown(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
+func (p *provider) NeedsNetNS(id string) bool { return p.cni.Has(id) }
+
+func (p *provider) Leave(ctx context.Context, id string) error {
+	if err := p.cni.Del(ctx, id); err != nil {
+		return fmt.Errorf("network of pod %s: %w", id, err)
+	}
+	return nil
+}
+
 func (p *provider) Status(ctx context.Context) Status {
 	network, broken, err := p.choose()
 	switch {

@@ -324,6 +324,47 @@ func TestAPluginThatHangsIsEnded(t *testing.T) {
 	n.nothingReserved()
 }
 
+// TestANamespaceIsNeededUntilPluginsHaveTakenThePodOut, and not by the built-in bridge, which keeps the addresses of a
+// pod that is set up again.
+func TestANamespaceIsNeededUntilPluginsHaveTakenThePodOut(t *testing.T) {
+	n := newNode(t)
+	onBridge := n.pod("onbridge")
+	was := n.setup(onBridge)
+	testhost.Check(t, n.Leave(ctx, onBridge.ID))
+	if n.NeedsNetNS(onBridge.ID) {
+		t.Error("the bridge needs the namespace")
+	}
+	onBridge.Before = was
+	n.setup(onBridge) // which fails if the addresses are others
+	n.script("busy", `echo "NETNS=$CNI_NETNS" >>`+n.log+`
+[ $CNI_COMMAND = ADD ] && echo "$conf" | sed 's/.*"prevResult"://; s/,"type":.*//'
+[ $CNI_COMMAND = DEL ] && [ ! -e `+n.bin+`/free ] && echo '{"code": 11, "msg": "try again"}' && exit 1; exit 0`)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "busy"}`))
+	pod := n.pod("p")
+	n.setup(pod)
+	for what, end := range map[string]func() error{
+		"Teardown": func() error { return n.Teardown(ctx, pod) },
+		"Leave":    func() error { return n.Leave(ctx, pod.ID) },
+	} {
+		if err := end(); err == nil || !strings.Contains(err.Error(), "try again") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if !n.NeedsNetNS(pod.ID) {
+			t.Errorf("the plugins do not need the namespace after %s failed", what)
+		}
+	}
+	n.commands()
+	testhost.Check(t, os.WriteFile(filepath.Join(n.bin, "free"), nil, 0o600))
+	testhost.Check(t, n.Leave(ctx, pod.ID))
+	if got := n.commands(); got != "DEL p, NETNS="+pod.NetNS {
+		t.Errorf("commands: %s", got)
+	}
+	if n.NeedsNetNS(pod.ID) {
+		t.Error("the plugins need the namespace after they have taken the pod out")
+	}
+	testhost.Check(t, n.Teardown(ctx, onBridge))
+}
+
 func TestAPodIsTornDownByWhatSetItUp(t *testing.T) {
 	n := newNode(t)
 	onBridge := n.pod("onbridge")

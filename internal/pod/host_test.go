@@ -52,6 +52,11 @@ type memoryHost struct {
 	members  []int                        // the IDs of the processes in each cgroup
 	sysctls  map[string]map[string]string // of the interfaces of pods, as the network was told of them last
 
+	// plugins says that the network is that of CNI plugins, which need the namespace of a pod that they take out of it.
+	plugins bool
+	dead    []*network.Pod // pods that plugins are to take out of the network
+	leaks   []string       // pods that plugins have taken out of the network without their namespace
+
 	beforeCall func() // called at the beginning of each call; nil: nothing is
 	beforeRun  func() // called when a container is to be started; nil: nothing is
 	// endStarting is called when a container is to be deleted whose start is under way; nil: nothing is.
@@ -191,6 +196,14 @@ func (n memoryNamespaces) Configure(namespace.Options) error {
 func (n memoryNamespaces) Remove() error {
 	return n.call(func() error {
 		for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
+			delete(n.things, "namespace "+n.Path(k))
+		}
+		return nil
+	})
+}
+func (n memoryNamespaces) RemoveOthers() error {
+	return n.call(func() error {
+		for _, k := range []namespace.Kind{namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
 			delete(n.things, "namespace "+n.Path(k))
 		}
 		return nil
@@ -443,7 +456,10 @@ func (d memoryDevices) Reconcile(_, lives func(id string) bool) {
 }
 
 // memoryNetwork gives every pod the same address.
-type memoryNetwork struct{ *memoryHost }
+type memoryNetwork struct {
+	*memoryHost
+	dirs *layout.Dirs
+}
 
 func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Result, error) {
 	ips := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
@@ -451,13 +467,32 @@ func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Resu
 		ips = pod.Before.IPs
 	}
 	n.sysctls = map[string]map[string]string{pod.ID: pod.Sysctls}
+	if n.NeedsNetNS(pod.ID) { // the plugins would be asked to take the pod out of a namespace that it is not in
+		n.mu.Lock()
+		n.leaks = append(n.leaks, pod.ID)
+		n.mu.Unlock()
+	}
 	return &network.Result{Interface: "eth0", IPs: ips}, n.make("network of " + pod.ID)
 }
 func (n memoryNetwork) Prepare(_ context.Context, pod *network.Pod) error {
 	return n.make("network of " + pod.ID)
 }
 func (n memoryNetwork) Teardown(_ context.Context, pod *network.Pod) error {
-	return n.drop("network of " + pod.ID)
+	return n.call(func() error {
+		net := "namespace " + n.dirs.NetNS(pod.ID)
+		if n.plugins && n.things["network of "+pod.ID] && !n.things[net] {
+			n.leaks = append(n.leaks, pod.ID)
+		}
+		delete(n.things, "network of "+pod.ID)
+		return nil
+	})
+}
+func (n memoryNetwork) NeedsNetNS(id string) bool { return n.plugins && n.has("network of "+id) }
+func (n memoryNetwork) Leave(ctx context.Context, id string) error {
+	if !n.plugins {
+		return nil
+	}
+	return n.Teardown(ctx, &network.Pod{ID: id})
 }
 func (n memoryNetwork) Status(ctx context.Context) network.Status {
 	if end, bounded := ctx.Deadline(); bounded { // a caller of the tests sets none: this is the patience with another
@@ -472,13 +507,26 @@ func (n memoryNetwork) Reconcile(_ context.Context, live []*network.Pod) (map[st
 	}
 	for _, thing := range n.left() {
 		id, ok := strings.CutPrefix(thing, "network of ")
-		if ok && !slices.ContainsFunc(live, func(p *network.Pod) bool { return p.ID == id }) {
-			n.forget(thing)
+		if !ok || slices.ContainsFunc(live, func(p *network.Pod) bool { return p.ID == id }) {
+			continue
 		}
+		if n.plugins {
+			n.dead = append(n.dead, &network.Pod{ID: id})
+			continue
+		}
+		n.forget(thing)
 	}
 	return nil, nil
 }
-func (n memoryNetwork) Collect(context.Context) error            { return nil }
+func (n memoryNetwork) Collect(ctx context.Context) error {
+	for _, pod := range n.dead {
+		if err := n.Teardown(ctx, pod); err != nil {
+			return err
+		}
+	}
+	n.dead = nil
+	return nil
+}
 func (n memoryNetwork) Expect(context.Context)                   {}
 func (n memoryNetwork) SetPodCIDR(context.Context, string) error { return nil }
 func (n memoryNetwork) Purge(context.Context) error              { return nil }
@@ -769,14 +817,15 @@ type memoryNode struct {
 func newMemoryNode(t *testing.T) *memoryNode {
 	t.Helper()
 	dir, h := t.TempDir(), newMemoryHost()
+	pins := func(dir string) layout.Namespaces { return memoryNamespaces{h, dir} }
+	dirs := &layout.Dirs{State: filepath.Join(dir, "state"), Pins: pins}
 	n := &memoryNode{t: t, host: h, cfg: Config{
-		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), CgroupRoot: testCgroup,
+		Root: filepath.Join(dir, "root"), State: dirs.State, CgroupRoot: testCgroup,
 		Settings: Settings{Handlers: map[string]Handler{"runc": {Name: "runc"}}, Default: "runc"},
-		Keeper:   memoryKeeper{h}, Network: memoryNetwork{h}, Images: memoryImages{memoryHost: h, dir: t.TempDir()},
-		Devices: memoryDevices{h},
+		Keeper:   memoryKeeper{h}, Network: memoryNetwork{h, dirs},
+		Images: memoryImages{memoryHost: h, dir: t.TempDir()}, Devices: memoryDevices{h},
 		Host: Host{
-			Namespaces: func(dir string) layout.Namespaces { return memoryNamespaces{h, dir} },
-			Tmpfs:      memoryTmpfs{h}, Cgroups: memoryCgroups{h}, Rootfs: memoryRootfs{h}, Quotas: memoryQuotas{h},
+			Namespaces: pins, Tmpfs: memoryTmpfs{h}, Cgroups: memoryCgroups{h}, Rootfs: memoryRootfs{h}, Quotas: memoryQuotas{h},
 			Volumes: memoryVolumes{h, t.TempDir()},
 		},
 		Log: slog.New(slog.DiscardHandler),

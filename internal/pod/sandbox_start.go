@@ -68,7 +68,8 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	err = errors.Join(
-		m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.ID()).Remove(), m.parts.UnmountFiles(s.ID()))
+		m.parts.StopInit(ctx, s.SandboxEntry), m.parts.LeaveNetwork(ctx, s.SandboxEntry),
+		m.parts.RemoveNamespaces(s.ID()), m.parts.UnmountFiles(s.ID()))
 	if err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.ID()), err)
 	}

@@ -79,8 +79,9 @@ type Namespaces interface {
 	PinProcess(k namespace.Kind, pid int) error
 	// Pinned tells whether the namespace of a kind is there.
 	Pinned(namespace.Kind) bool
-	// Remove lets the namespaces go. It is idempotent.
+	// Remove lets the namespaces go, and RemoveOthers all but that of the network. Both are idempotent.
 	Remove() error
+	RemoveOthers() error
 }
 
 // Pods, Containers and Trash hold a directory of each pod, of each container, and of each that is to be removed.

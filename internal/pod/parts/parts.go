@@ -76,7 +76,7 @@ func (p *Maker) Steps(s *record.SandboxEntry, origin Origin, handler Handler) []
 		{
 			Name: "make the pod's namespaces",
 			Do:   func(context.Context) error { return p.makeNamespaces(s, origin, handler) },
-			Undo: func(context.Context) error { return p.Dirs.Namespaces(s.ID()).Remove() },
+			Undo: func(context.Context) error { return p.RemoveNamespaces(s.ID()) },
 		},
 		{
 			Name: "set up the pod's network",
@@ -127,6 +127,15 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Ha
 		return p.Dirs.Namespaces(s.ID()).Configure(o)
 	}
 	return p.Dirs.Namespaces(s.ID()).Create(o)
+}
+
+// RemoveNamespaces lets a pod's namespaces go. That of its network stays as long as CNI plugins have to take the pod out
+// of it: a teardown that failed is repeated, and then needs it. It is idempotent.
+func (p *Maker) RemoveNamespaces(id string) error {
+	if p.Network.NeedsNetNS(id) {
+		return p.Dirs.Namespaces(id).RemoveOthers()
+	}
+	return p.Dirs.Namespaces(id).Remove()
 }
 
 // sysctls are those of a pod's namespaces, and those of its network interface, which is there later.
@@ -219,6 +228,16 @@ func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) err
 		return nil
 	}
 	return p.Network.Teardown(ctx, p.networkPod(&r))
+}
+
+// LeaveNetwork is called before a pod is made again with the addresses that it has: what is in its old network namespace
+// is given back, and the namespace may go.
+func (p *Maker) LeaveNetwork(ctx context.Context, s *record.SandboxEntry) error {
+	r := s.Record()
+	if r.NodeNetwork() {
+		return nil
+	}
+	return p.Network.Leave(ctx, r.ID)
 }
 
 // startInit gives a pod whose containers share a PID namespace the init that such a namespace needs. The init of a pod

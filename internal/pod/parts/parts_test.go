@@ -30,6 +30,8 @@ func (n *oneNetwork) Teardown(_ context.Context, pod *network.Pod) error {
 	return nil
 }
 
+func (n *oneNetwork) NeedsNetNS(string) bool { return false }
+
 func newMaker(t *testing.T, options model.NamespaceOptions) (*Maker, *oneNetwork, *record.SandboxEntry) {
 	t.Helper()
 	dirs := &layout.Dirs{Root: t.TempDir(), State: t.TempDir()}

@@ -42,7 +42,7 @@ func (p *Maker) Prepare(ctx context.Context, id string) error {
 
 // DropPrepared removes what Prepare has made. It is idempotent.
 func (p *Maker) DropPrepared(ctx context.Context, id string) error {
-	err := errors.Join(p.Network.Teardown(ctx, p.preparedPod(id)), p.Dirs.Namespaces(id).Remove())
+	err := errors.Join(p.Network.Teardown(ctx, p.preparedPod(id)), p.RemoveNamespaces(id))
 	if gone := os.Remove(p.Dirs.StatePod(id)); !errors.Is(gone, os.ErrNotExist) {
 		err = errors.Join(err, gone)
 	}

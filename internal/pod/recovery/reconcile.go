@@ -654,15 +654,27 @@ func (rc *Recovery) removeStrayState(points []string) {
 		return
 	}
 	for _, e := range entries {
-		if id := e.Name(); !rc.Index.Has(id) {
-			err := errors.Join(
-				rc.Dirs.Namespaces(id).Remove(), rc.Parts.UnmountFiles(id),
-				rc.Storage.UnmountBelow(rc.Dirs.StatePod(id), points))
-			if err == nil {
-				err = rootfs.Remove(rc.Ctx, rc.Dirs.StatePod(id))
-			}
-			rc.logFailure("remove the state of a pod without a record", podID(id), err)
+		id := e.Name()
+		if rc.Index.Has(id) {
+			continue
 		}
+		const what = "remove the state of a pod without a record"
+		needsNetNS := rc.Network.NeedsNetNS(id)
+		err := errors.Join(
+			rc.Parts.RemoveNamespaces(id), rc.Parts.UnmountFiles(id),
+			rc.Storage.UnmountBelow(rc.Dirs.StatePod(id), points))
+		switch {
+		case needsNetNS: // the rest goes after its network, for which plugins are called while berthd serves
+			rc.later(what, podID(id), func(ctx context.Context) error {
+				if err := rc.Network.Leave(ctx, id); err != nil {
+					return err
+				}
+				return errors.Join(rc.Parts.RemoveNamespaces(id), rootfs.Remove(ctx, rc.Dirs.StatePod(id)))
+			})
+		case err == nil:
+			err = rootfs.Remove(rc.Ctx, rc.Dirs.StatePod(id))
+		}
+		rc.logFailure(what, podID(id), err)
 	}
 }
 

@@ -57,7 +57,7 @@ func (td *Teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error 
 	return errors.Join(
 		td.Parts.StopInit(ctx, s.SandboxEntry),
 		td.Parts.TearDownNetwork(ctx, s.SandboxEntry),
-		td.Dirs.Namespaces(s.ID()).Remove(),
+		td.Parts.RemoveNamespaces(s.ID()), // after the network, which may need its namespace
 		td.Parts.UnmountFiles(s.ID()),
 	)
 }
