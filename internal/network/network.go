@@ -56,6 +56,9 @@ type Provider interface {
 	// Teardown is idempotent, and works when the namespace is gone and after a crash in the middle of Setup. It needs
 	// the pod's ID only.
 	Teardown(ctx context.Context, pod *Pod) error
+	// Forget is Teardown for a pod that its client wants to be gone, and that never got its network. If CNI plugins have
+	// not joined the pod, and fail to take it out of the network, that is logged, and they are not asked again.
+	Forget(ctx context.Context, pod *Pod) error
 	// NeedsNetNS tells whether a Teardown is to come before the pod's network namespace goes: CNI plugins were asked to
 	// join the pod, and have not taken it out yet. Without the namespace they leave addresses, devices of the node and
 	// rules behind.

@@ -217,10 +217,18 @@ func (p *provider) setupBridge(ctx context.Context, pod *Pod) (*Result, error) {
 }
 
 func (p *provider) Teardown(ctx context.Context, pod *Pod) error {
+	return p.tearDown(ctx, pod, p.cni.Del)
+}
+
+func (p *provider) Forget(ctx context.Context, pod *Pod) error {
+	return p.tearDown(ctx, pod, p.cni.Forget)
+}
+
+func (p *provider) tearDown(ctx context.Context, pod *Pod, del func(context.Context, string) error) error {
 	if err := checkID(pod.ID); err != nil {
 		return err
 	}
-	if err := errors.Join(p.bridge.Detach(ctx, pod.ID), p.cni.Del(ctx, pod.ID)); err != nil {
+	if err := errors.Join(p.bridge.Detach(ctx, pod.ID), del(ctx, pod.ID)); err != nil {
 		return fmt.Errorf("network of pod %s: %w", pod.ID, err)
 	}
 	return nil

@@ -365,6 +365,45 @@ func TestANamespaceIsNeededUntilPluginsHaveTakenThePodOut(t *testing.T) {
 	testhost.Check(t, n.Teardown(ctx, onBridge))
 }
 
+// TestAPodThatPluginsHaveNeverJoinedIsForgotten though they fail, and one that they have joined is not: a program that
+// does nothing stands for a plugin that nobody has any more. Seen to fail with Teardown in the place of Forget, and with
+// Forget for both.
+func TestAPodThatPluginsHaveNeverJoinedIsForgotten(t *testing.T) {
+	n := newNode(t)
+	n.script("gone", `[ $CNI_COMMAND = ADD ] && [ $CNI_CONTAINERID = joined ] &&
+echo "$conf" | sed 's/.*"prevResult"://; s/,"type":.*//' && exit 0; echo '{"code": 11, "msg": "no server"}'; exit 1`)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "gone"}`))
+	never, joined := n.pod("never"), n.pod("joined")
+	if _, err := n.Setup(ctx, never); err == nil || !strings.Contains(err.Error(), "no server") {
+		t.Errorf("set-up: %v", err)
+	}
+	n.setup(joined)
+	testhost.Check(t, n.Close())
+	n.open()
+	testhost.Check(t, n.reconcile(never, joined))
+	for what, end := range map[string]func() error{
+		"the undo of the set-up": func() error { return n.Teardown(ctx, never) },
+		"a call that is cancelled": func() error {
+			cancelled, cancel := context.WithCancel(ctx)
+			cancel()
+			return n.Forget(cancelled, never)
+		},
+		"the removal of one that was joined": func() error { return n.Forget(ctx, joined) },
+	} {
+		if err := end(); err == nil || !n.NeedsNetNS("never") || !n.NeedsNetNS("joined") {
+			t.Errorf("%s: %v; kept are the networks of never: %v, joined: %v", what, err, n.NeedsNetNS("never"),
+				n.NeedsNetNS("joined"))
+		}
+	}
+	if err := n.Forget(ctx, never); err != nil || n.NeedsNetNS("never") {
+		t.Errorf("the removal of one that was not joined: %v; its network is kept: %v", err, n.NeedsNetNS("never"))
+	}
+	testhost.Check(t, os.WriteFile(filepath.Join(n.bin, "gone"), []byte("#!/bin/sh\nexit 0\n"), 0o700))
+	testhost.Check(t, n.Forget(ctx, joined))
+	// The plugin before it was not asked for the pod that is forgotten.
+	testhost.Check(t, os.Remove(filepath.Join(n.ipam, "test", "10.66.0.2")))
+}
+
 func TestAPodIsTornDownByWhatSetItUp(t *testing.T) {
 	n := newNode(t)
 	onBridge := n.pod("onbridge")

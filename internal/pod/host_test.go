@@ -54,8 +54,10 @@ type memoryHost struct {
 
 	// plugins says that the network is that of CNI plugins, which need the namespace of a pod that they take out of it.
 	plugins bool
-	dead    []*network.Pod // pods that plugins are to take out of the network
-	leaks   []string       // pods that plugins have taken out of the network without their namespace
+	// uninstalled says that all that plugins are asked for fails.
+	uninstalled bool
+	dead        []*network.Pod // pods that plugins are to take out of the network
+	leaks       []string       // pods that plugins have taken out of the network without their namespace
 
 	beforeCall func() // called at the beginning of each call; nil: nothing is
 	beforeRun  func() // called when a container is to be started; nil: nothing is
@@ -455,6 +457,8 @@ func (d memoryDevices) Reconcile(_, lives func(id string) bool) {
 	}
 }
 
+var errUninstalled = errors.New("there is no such plugin")
+
 // memoryNetwork gives every pod the same address.
 type memoryNetwork struct {
 	*memoryHost
@@ -467,6 +471,9 @@ func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Resu
 		ips = pod.Before.IPs
 	}
 	n.sysctls = map[string]map[string]string{pod.ID: pod.Sysctls}
+	if n.uninstalled {
+		return nil, errors.Join(n.make("network of "+pod.ID), errUninstalled)
+	}
 	if n.NeedsNetNS(pod.ID) { // the plugins would be asked to take the pod out of a namespace that it is not in
 		n.mu.Lock()
 		n.leaks = append(n.leaks, pod.ID)
@@ -477,7 +484,15 @@ func (n memoryNetwork) Setup(_ context.Context, pod *network.Pod) (*network.Resu
 func (n memoryNetwork) Prepare(_ context.Context, pod *network.Pod) error {
 	return n.make("network of " + pod.ID)
 }
-func (n memoryNetwork) Teardown(_ context.Context, pod *network.Pod) error {
+func (n memoryNetwork) Teardown(ctx context.Context, pod *network.Pod) error {
+	if n.uninstalled && n.has("network of "+pod.ID) {
+		return errUninstalled
+	}
+	return n.Forget(ctx, pod)
+}
+
+// Forget is of pods that have never got a network.
+func (n memoryNetwork) Forget(_ context.Context, pod *network.Pod) error {
 	return n.call(func() error {
 		net := "namespace " + n.dirs.NetNS(pod.ID)
 		if n.plugins && n.things["network of "+pod.ID] && !n.things[net] {

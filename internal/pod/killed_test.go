@@ -225,6 +225,59 @@ func TestPluginsTakeAPodOutOfItsNetworkWhileItsNamespaceIsThere(t *testing.T) {
 	}
 }
 
+// TestAPodThatNeverGotANetworkCanBeRemoved though its plugins fail, as those of a provider that was uninstalled do. It is
+// listed until then, also if berthd is killed as it runs the pod. Seen to fail where a removal asks the plugins as an
+// undo does, and where a start of berthd left the pod in its phase: it was not listed then.
+func TestAPodThatNeverGotANetworkCanBeRemoved(t *testing.T) {
+	for name, kill := range map[string]bool{"a run that fails": false, "a berthd that is killed": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newMemoryNode(t)
+			n.host.plugins, n.host.uninstalled = true, true
+			if kill {
+				n.host.beforeCall = func() {
+					if n.host.uninstalled && len(n.host.networks()) > 0 {
+						runtime.Goexit()
+					}
+				}
+			}
+			ran := make(chan error, 1)
+			go func() {
+				defer close(ran)
+				_, err := n.RunSandbox(t.Context(), podConfig(), "")
+				ran <- err
+			}()
+			if err := <-ran; kill != (err == nil) {
+				t.Errorf("the run: %v", err)
+			}
+			n.host.beforeCall = nil
+			if kill {
+				n.restart()
+			}
+			list, err := n.ListSandboxes(t.Context(), model.SandboxFilter{})
+			if err != nil || len(list) != 1 || list[0].State != model.SandboxNotReady {
+				t.Fatalf("listed are %+v, %v", list, err)
+			}
+			if err := n.StopSandbox(t.Context(), list[0].ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.RemoveSandbox(t.Context(), list[0].ID); err != nil {
+				t.Fatal(err)
+			}
+			n.wantNothing("after the removal")
+		})
+	}
+}
+
+// networks are the pods that have a network, or a part of one.
+func (h *memoryHost) networks() (ids []string) {
+	for _, thing := range h.left() {
+		if id, ok := strings.CutPrefix(thing, "network of "); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // record is that of a pod.
 func (n *memoryNode) record(pod string) record.Sandbox {
 	s, _ := n.index.ByID(pod)

@@ -328,6 +328,36 @@ func (n *Networks) Del(ctx context.Context, id string) error {
 	return n.del(ctx, id)
 }
 
+// errDel is the error of the plugins' DEL.
+type errDel struct{ error }
+
+func (e errDel) Unwrap() error { return e.error }
+
+// Forget is Del for a pod that is to go in any case, if its plugins have never answered an ADD with a result: where they
+// fail, that is logged, and the pod is forgotten. What they may have left is told to them by the next GC only. A call
+// that was cancelled says nothing about the plugins.
+func (n *Networks) Forget(ctx context.Context, id string) error {
+	defer n.ids.Lock(id)()
+	err := n.del(ctx, id)
+	var failed errDel
+	if !errors.As(err, &failed) || errors.Is(ctx.Err(), context.Canceled) {
+		return err
+	}
+	n.mu.Lock()
+	r := n.records[id]
+	n.mu.Unlock()
+	list, _, recordErr := r.runtime()
+	if recordErr != nil {
+		return err
+	}
+	if _, statErr := os.Stat(n.cachePath(list.Name, id)); !errors.Is(statErr, os.ErrNotExist) {
+		return err
+	}
+	n.log.Error("CNI plugins have failed both to join a pod and to take it out of the network: the pod is forgotten, "+
+		"and what they may have left of it stays", "pod_id", id, "pod", r.Pod, "error", err)
+	return n.forget(id)
+}
+
 func (n *Networks) del(ctx context.Context, id string) error {
 	n.mu.Lock()
 	r := n.records[id]
@@ -347,8 +377,13 @@ func (n *Networks) del(ctx context.Context, id string) error {
 		conf.NetNS = ""
 	}
 	if err := n.lib.DelNetworkList(ctx, list, conf); err != nil {
-		return fmt.Errorf("CNI network %s: remove pod %s: %w", list.Name, r.Pod, err)
+		return errDel{fmt.Errorf("CNI network %s: remove pod %s: %w", list.Name, r.Pod, err)}
 	}
+	return n.forget(id)
+}
+
+// forget removes a pod's record. The caller holds the pod's lock.
+func (n *Networks) forget(id string) error {
 	if err := os.Remove(n.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

@@ -230,6 +230,16 @@ func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) err
 	return p.Network.Teardown(ctx, p.networkPod(&r))
 }
 
+// ForgetNetwork is TearDownNetwork for a pod that its client wants to be gone: plugins that have never given it a network
+// and do not work, since their provider was uninstalled for example, do not keep it.
+func (p *Maker) ForgetNetwork(ctx context.Context, s *record.SandboxEntry) error {
+	r := s.Record()
+	if r.NodeNetwork() || r.Network != nil {
+		return p.TearDownNetwork(ctx, s)
+	}
+	return p.Network.Forget(ctx, p.networkPod(&r))
+}
+
 // LeaveNetwork is called before a pod is made again with the addresses that it has: what is in its old network namespace
 // is given back, and the namespace may go.
 func (p *Maker) LeaveNetwork(ctx context.Context, s *record.SandboxEntry) error {

@@ -322,7 +322,12 @@ func (rc *Recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
 	if rc.Index.Gone(s) {
 		return nil
 	}
-	return rc.Teardown.RemoveSandbox(ctx, s)
+	err = rc.Teardown.RemoveSandbox(ctx, s)
+	if err != nil && s.Record().Phase == record.SandboxCreating {
+		// Clients see the pod from now on. Its name is taken, which they could not know otherwise.
+		err = errors.Join(err, s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxRemoving }))
+	}
+	return err
 }
 
 // runsSomething tells whether a container of a pod is running, or may be after a start that is not decided yet. Only

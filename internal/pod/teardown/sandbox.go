@@ -54,9 +54,13 @@ func (td *Teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error 
 	if err := td.Cgroups.RemoveSandbox(&r); err != nil { // somebody else has put a process into it
 		td.Log.Warn("remove the cgroup of a pod's sandbox", "pod_id", s.ID(), "error", err)
 	}
+	network := td.Parts.ForgetNetwork
+	if r.Phase == record.SandboxCreating { // the undo of RunPodSandbox, after which clients see what is left of the pod
+		network = td.Parts.TearDownNetwork
+	}
 	return errors.Join(
 		td.Parts.StopInit(ctx, s.SandboxEntry),
-		td.Parts.TearDownNetwork(ctx, s.SandboxEntry),
+		network(ctx, s.SandboxEntry),
 		td.Parts.RemoveNamespaces(s.ID()), // after the network, which may need its namespace
 		td.Parts.UnmountFiles(s.ID()),
 	)
