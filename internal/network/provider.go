@@ -330,8 +330,16 @@ func (p *provider) SetPodCIDR(ctx context.Context, cidr string) error {
 	}
 	network, _, err := p.choose()
 	withCNI := p.cfg.RequireCNI || err == nil && network.Network != nil
-	if err := p.bridge.SetCIDRs(ctx, cidrs); err != nil && !withCNI {
-		return err
+	if withCNI { // plugins are offered the range, also by the next berthd
+		if err := p.bridge.SaveCIDRs(cidrs); err != nil {
+			return err
+		}
+	}
+	if err := p.bridge.SetCIDRs(ctx, cidrs); err != nil {
+		if !withCNI {
+			return err
+		}
+		p.log.Info("the built-in bridge keeps the range of its pods: CNI plugins connect new ones", "error", err)
 	}
 	p.mu.Lock()
 	p.cidrs = cidrs

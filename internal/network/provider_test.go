@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -227,6 +228,41 @@ func TestWithoutARangeThereIsNoNetworkWhereOneIsRequired(t *testing.T) {
 		t.Errorf("with CNI: %+v", s)
 	}
 	n.conf("10-test.conflist", "")
+}
+
+// TestTheRangeOfTheNodeOutlivesARestartWithPlugins where the built-in bridge cannot take it, because a pod of before the
+// plugins has an address of another one, or the configuration names one. Seen to fail where only the bridge recorded it.
+func TestTheRangeOfTheNodeOutlivesARestartWithPlugins(t *testing.T) {
+	configured := netip.MustParsePrefix("10.69.0.0/24")
+	for name, prefixes := range map[string][]netip.Prefix{"a pod on the bridge": nil, "a configured range": {configured}} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.Close()
+			n.cfg.PodCIDRs = prefixes
+			n.open()
+			early := n.pod("early")
+			n.setup(early)
+			n.conf("10-test.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "test", "plugins": [
+				{"type": "bridge", "bridge": "cni-test", "isGateway": true, "capabilities": {"ipRanges": true},
+				 "ipam": {"type": "host-local", "dataDir": %q}}]}`, n.ipam))
+			record := filepath.Join(n.cfg.StateDir, "bridge", "node-cidrs.json.spare")
+			testhost.Check(t, os.Mkdir(record, 0o700)) // so that it cannot be written
+			if err := n.SetPodCIDR(ctx, "10.66.0.0/24"); err == nil {
+				t.Error("a range that could not be recorded was accepted")
+			}
+			testhost.Check(t, os.Remove(record))
+			testhost.Check(t, n.SetPodCIDR(ctx, "10.66.0.0/24"))
+			testhost.Check(t, n.Close())
+			n.open()
+			testhost.Check(t, n.reconcile(early))
+			late := n.pod("late")
+			if r := n.setup(late); !strings.HasPrefix(r.IPs[0].String(), "10.66.") {
+				t.Errorf("the pod has %v", r.IPs)
+			}
+			testhost.Check(t, n.Teardown(ctx, late))
+			testhost.Check(t, n.Teardown(ctx, early))
+		})
+	}
 }
 
 func TestWithoutConfigurationTheBridgeServes(t *testing.T) {

@@ -401,7 +401,7 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 		return fmt.Errorf("pod CIDR %s: the configuration names %s: %w", cidrText(cidrs), cidrText(configured),
 			errdefs.ErrFailedPrecondition)
 	case len(configured) > 0:
-		return nil
+		return b.saveNode(cidrs)
 	case users > 0 && !same:
 		return fmt.Errorf("pod CIDR %s: %d pods have addresses of %s: %w", cidrText(cidrs), users, cidrText(now),
 			errdefs.ErrFailedPrecondition)
@@ -411,12 +411,9 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 			return err
 		}
 	}
-	if err := b.pods.saveNode(cidrs); err != nil {
+	if err := b.saveNode(cidrs); err != nil {
 		return err
 	}
-	b.pods.mu.Lock()
-	b.pods.node = cidrs
-	b.pods.mu.Unlock()
 	if users > 0 || same {
 		return nil
 	}
@@ -424,7 +421,26 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	return b.segment.dismantle() // the next endpoint builds it in the new range
 }
 
-// NodeCIDRs returns the ranges of the last SetCIDRs.
+// SaveCIDRs records the ranges as those of the node, whether or not the bridge can use them now: NodeCIDRs returns them,
+// also after a restart, and the bridge takes them as SetCIDRs has it when it is built the next time.
+func (b *Bridge) SaveCIDRs(cidrs []netip.Prefix) error {
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	return b.saveNode(cidrs)
+}
+
+// saveNode records the node's ranges. The caller holds segment.
+func (b *Bridge) saveNode(cidrs []netip.Prefix) error {
+	if err := b.pods.saveNode(cidrs); err != nil {
+		return fmt.Errorf("record of the node's pod CIDR: %w", err)
+	}
+	b.pods.mu.Lock()
+	defer b.pods.mu.Unlock()
+	b.pods.node = cidrs
+	return nil
+}
+
+// NodeCIDRs returns the ranges of the last SetCIDRs that succeeded, or SaveCIDRs.
 func (b *Bridge) NodeCIDRs() []netip.Prefix {
 	b.pods.mu.Lock()
 	defer b.pods.mu.Unlock()
