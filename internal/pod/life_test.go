@@ -996,6 +996,69 @@ func TestAForwardedConnectionEndsSoonAfterThePodsSide(t *testing.T) {
 	}
 }
 
+// cuttable is a client that can be cut off.
+type cuttable struct {
+	halfOpen
+	cut chan struct{} // closed by Reset
+}
+
+func (c cuttable) Reset() error { close(c.cut); return nil }
+
+// TestAConnectionThatThePodResetsIsCutOffForTheClient, and is no error: one ends the whole port-forward of a client. Both
+// a read and a write may be what learns it. Seen to fail where each error of the copying is one of the call.
+func TestAConnectionThatThePodResetsIsCutOffForTheClient(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1))
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+		}
+	}()
+	n := newMemoryNode(t)
+	cfg := podConfig()
+	cfg.Security.Namespaces.Network = model.NamespaceNode
+	pod, err := n.RunSandbox(t.Context(), cfg, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []int{1, 10, 1000} {
+		ours, theirs := net.Pipe()
+		client := cuttable{halfOpen{theirs, make(chan struct{})}, make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() { ended <- n.PortForward(t.Context(), pod, int32(l.Addr().(*net.TCPAddr).Port), client) }()
+		go func() {
+			for range words { // until the connection ends
+				if _, err := ours.Write([]byte("x")); err != nil {
+					return
+				}
+			}
+		}()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%d words: %v", words, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it goes on")
+		}
+		select {
+		case <-client.cut:
+		default:
+			t.Errorf("%d words: the client is not cut off", words)
+		}
+		ours.Close()
+	}
+}
+
 // TestWhatNobodyKnowsIsEnded: what the keeper runs and no record knows, and what a record that cannot be read has had.
 func TestWhatNobodyKnowsIsEnded(t *testing.T) {
 	n := newMemoryNode(t)

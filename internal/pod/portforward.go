@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/audit"
 	"berth/internal/model"
@@ -25,6 +26,10 @@ const lastWords = time.Second
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it. A pod with a sandbox
 // container is reached at its own address, or else at its loopback address, which a sandbox with a network of its own
 // does not have.
+//
+// An error is one of the connect. A connection that is cut off later, because the pod resets it for example, is reset for
+// the client as well: a client such as kubectl takes an error for that of the whole port-forward, and ends it with all
+// other connections.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
 	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
@@ -64,23 +69,26 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 
 	client := &counted{Reader: conn}
 	toPod := make(chan struct{})
+	var reset atomic.Bool // a write has learned that the pod has reset the connection: a read finds just its end then
 	go func() {
 		defer close(toPod)
-		_, _ = io.Copy(target, client)
+		_, err := io.Copy(target, client)
+		reset.Store(errors.Is(err, unix.ECONNRESET))
 		_ = target.CloseWrite() // the other direction may go on
 	}()
 	_, err = io.Copy(conn, target)
+	whole := err == nil && !reset.Load()
 	// The pod has said all that it will; the client learns it and may still speak.
-	if half, ok := conn.(interface{ CloseWrite() error }); ok && err == nil {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && whole {
 		_ = half.CloseWrite()
 		client.waitForSilence(toPod)
+	}
+	if cut, ok := conn.(interface{ Reset() error }); ok && !whole {
+		_ = cut.Reset()
 	}
 	conn.Close()
 	target.Close()
 	<-toPod
-	if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), err)
-	}
 	return ctx.Err()
 }
 

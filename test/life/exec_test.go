@@ -519,6 +519,58 @@ func awaitPort(t *testing.T, c *nodetest.Container, port string) {
 	})
 }
 
+// TestAConnectionThatAPodResetsEndsNoOther of the same port-forward: a client such as kubectl ends all of them where it
+// is told of an error. Seen to fail where a reset is told as one: "lost connection to pod".
+func TestAConnectionThatAPodResetsEndsNoOther(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Network: cri.NamespaceMode_NODE}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // a server of the pod, which is in the node's network
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			word := make([]byte, 5)
+			if _, _ = io.ReadFull(conn, word); string(word) == "reset" {
+				_ = conn.(*net.TCPConn).SetLinger(0)
+			} else {
+				_, _ = io.WriteString(conn, "answer")
+			}
+			conn.Close()
+		}
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, by := range []nodetest.Transport{nodetest.SPDY, nodetest.WebSocket} {
+		t.Run(string(by), func(t *testing.T) {
+			at, err := n.Runtime.PortForward(nodetest.Context(t), &cri.PortForwardRequest{PodSandboxId: p.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			local := nodetest.ForwardPort(t, by, at.Url, port)
+			for i, word := range []string{"hello", "reset", "hello", "reset", "reset", "hello"} {
+				conn, err := net.Dial("tcp", local)
+				if err != nil {
+					t.Fatalf("connection %d: %v", i, err)
+				}
+				_ = conn.SetDeadline(time.Now().Add(time.Minute))
+				if _, err := io.WriteString(conn, word); err != nil {
+					t.Errorf("connection %d: %v", i, err)
+				}
+				want := map[string]string{"hello": "answer", "reset": ""}[word]
+				if got, err := io.ReadAll(conn); string(got) != want || word == "hello" && err != nil {
+					t.Errorf("connection %d: %q, %v", i, got, err)
+				}
+				conn.Close()
+			}
+		})
+	}
+}
+
 func TestAPortOfAPodIsForwarded(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)

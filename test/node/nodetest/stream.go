@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -49,6 +50,54 @@ func Stream(ctx context.Context, transport Transport, at string,
 		return exit.Code, nil
 	}
 	return 0, err
+}
+
+// ForwardPort forwards a port of this machine to a port of a pod until the test ends, as `kubectl port-forward` does: at
+// is the URL that PortForward gave. It returns the address that is forwarded.
+func ForwardPort(t testing.TB, transport Transport, at, port string) (local string) {
+	t.Helper()
+	parsed, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dialer httpstream.Dialer
+	switch transport {
+	case WebSocket:
+		dialer, err = portforward.NewSPDYOverWebsocketDialerForStreaming(parsed, &rest.Config{})
+	default:
+		roundTripper, upgrader, rerr := spdy.RoundTripperFor(&rest.Config{})
+		if rerr != nil {
+			t.Fatal(rerr)
+		}
+		dialer = spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: roundTripper}, http.MethodPost, parsed)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ready, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	f, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{"0:" + port}, stop, ready,
+		io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { done <- f.ForwardPorts() }()
+	t.Cleanup(func() {
+		close(stop)
+		if err := <-done; err != nil {
+			t.Errorf("port-forward: %v", err)
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-done:
+		done <- err
+		t.FailNow()
+	}
+	ports, err := f.GetPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", ports[0].Local)
 }
 
 // DialPort opens a connection to a port of a pod through the URL that PortForward gave. The connection's Close ends it.
