@@ -546,7 +546,7 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 			return err
 		}
 		// Packets that a process here sent to 127.0.0.1 and a host port go out to a pod and come back as such. What a pod
-		// itself sends to 127.0.0.0/8 is dropped by the table.
+		// itself sends to 127.0.0.0/8, or with such a source, is dropped by the table.
 		if err := setSysctl("net/ipv4/conf/"+bridge+"/route_localnet", "1"); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 //		map ports4-at { type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service }   # one local address
 //		set targets4  { type ipv4_addr . inet_proto . inet_service }                              # what those lead to
 //		(and ports6, ports6-at, targets6)
-//		chain guard       { hook prerouting, raw:   iifname bridge ip daddr 127.0.0.0/8 drop }
+//		chain guard       { hook prerouting, raw:   iifname bridge ip daddr or ip saddr 127.0.0.0/8 drop, two rules }
 //		chain prerouting  { hook prerouting, dstnat: where the address is local: dnat to ports4-at, or to ports4 }
 //		chain output      { the same for what processes of the host send }
 //		chain postrouting { hook postrouting, srcnat: masquerade
@@ -310,8 +310,12 @@ func (s ruleset) chains() []chain {
 	notToBridge := matchInterface(expr.MetaKeyOIFNAME, expr.CmpOpNeq, s.bridge)
 	masquerade := []expr.Any{&expr.Masq{}}
 
-	guard.rules = append(guard.rules, slices.Concat(ipv4.match(), fromBridge,
-		ipv4.address(ipv4.dst, expr.CmpOpEq, ipv4.loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
+	// With route_localnet and without rp_filter, the kernel takes any source of 127.0.0.0/8 but the addresses that the
+	// node has itself, which are 127.0.0.1 alone as a rule.
+	for _, offset := range []uint32{ipv4.dst, ipv4.src} {
+		guard.rules = append(guard.rules, slices.Concat(ipv4.match(), fromBridge,
+			ipv4.address(offset, expr.CmpOpEq, ipv4.loopback), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}))
+	}
 	for _, cidr := range s.cidrs {
 		f := familyOf(cidr.Addr())
 		sets := s.sets(f)
