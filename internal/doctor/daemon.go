@@ -72,7 +72,7 @@ func (d *Daemon) overlay(cfg Config) Config {
 			*one.to = one.from
 		}
 	}
-	cfg.CNIBinDirs, cfg.CNINetwork, cfg.RequireCNI = d.CNIBinDirs, d.CNINetwork, d.RequireCNI
+	cfg.CNIBinDirs, cfg.CNINetwork, cfg.RequireCNI, cfg.Bridge = d.CNIBinDirs, d.CNINetwork, d.RequireCNI, d.Bridge
 	return cfg
 }
 

@@ -42,12 +42,14 @@ type Config struct {
 // Given says which directories are looked at also where the daemon has others.
 type Given struct{ Root, State, CNIConfDir bool }
 
-// CNI is where CNI's configurations and plugins are, as the daemon's configuration has it.
+// CNI is where CNI's configurations and plugins are, and which bridge takes their place, as the daemon's configuration
+// has it.
 type CNI struct {
 	CNIConfDir string
 	CNIBinDirs []string // empty: the default ones
 	CNINetwork string   // the one that pods are connected to; empty: the first
 	RequireCNI bool     // the built-in bridge does not take CNI's place
+	Bridge     string   // the interface of the built-in bridge; empty: berth0
 }
 
 func good(detail string) Finding         { return Finding{Level: Good, Detail: detail} }

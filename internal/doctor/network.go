@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+
+	"berth/internal/firewall"
 )
 
 // cniBinDirs are where plugins are looked for by default, and where no daemon says otherwise: where network providers,
@@ -63,7 +65,20 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 		return bad("the built-in bridge needs nftables: "+err.Error(),
 			"Load it: modprobe nf_tables. Or configure CNI plugins in "+cfg.CNIConfDir+".")
 	}
-	return good("the built-in bridge; nftables answers")
+	return judgeFirewall(cmp.Or(cfg.Bridge, "berth0"))
+}
+
+// judgeFirewall says whether the node's firewall lets pods on the built-in bridge pass. The bridge need not be there.
+func judgeFirewall(bridge string) Finding {
+	blocks, err := firewall.Look(firewall.Bridge{Name: bridge})
+	switch {
+	case err != nil:
+		return good("the built-in bridge; nftables answers (the firewall could not be read: " + err.Error() + ")")
+	case len(blocks) > 0:
+		return poor("the built-in bridge; the firewall stops packets of pods ("+firewall.Text(blocks)+")",
+			firewall.Advice(blocks, bridge)+"\nThen see whether that is all: berth doctor (more: docs/operations.md#firewalls)")
+	}
+	return good("the built-in bridge; nftables answers, and no firewall stops pods")
 }
 
 // judgeCNI judges a choice that has a file, broken ones before it, or both.

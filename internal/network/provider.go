@@ -265,6 +265,9 @@ func (p *provider) Status(ctx context.Context) Status {
 	if err := p.bridge.Health(); err != nil {
 		return Status{Reason: ReasonBridge, Message: err.Error()}
 	}
+	if warning := p.bridge.Warning(); warning != "" {
+		broken = strings.TrimPrefix(broken+"; "+warning, "; ")
+	}
 	return Status{Ready: true, Message: broken}
 }
 

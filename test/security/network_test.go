@@ -255,10 +255,10 @@ func (u *udp) next(wait time.Duration) (text, from string) {
 // only, with packets that have that address. CVE-2025-54388 (Docker) is the same for ports that are published
 // at 127.0.0.1.
 //
-// Berth's bridge has route_localnet, for host ports. With it, and with rp_filter off, the kernel also takes packets with
-// a source of 127.0.0.0/8, but for the addresses that the node has itself: a service on an address of the node would
-// take them for the node's own. Seen to fail with the chain guard left out of chains in network/bridge/ruleset.go, and
-// with its rule for sources left out.
+// Berth's bridge has route_localnet, for host ports. With it, and with rp_filter off, the kernel also takes packets
+// with a source of 127.0.0.0/8, but for the addresses that the node has itself: a service on an address of the node
+// would take them for the node's own. Seen to fail with the chain guard left out of chains in
+// network/bridge/ruleset.go, and with its rule for sources left out.
 func TestCVE_2020_8558_APodSendsToLoopback(t *testing.T) {
 	n := nodetest.Shared(t)
 	image := intruderImage(t, n)

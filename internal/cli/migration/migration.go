@@ -370,7 +370,7 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 	found := doctor.Examine(ctx, doctor.Config{
 		Socket: cfg.Address, Root: cfg.Root, State: cfg.State, CNI: doctor.CNI{
 			CNIConfDir: cfg.Network.CNIConfDir, CNIBinDirs: cfg.Network.CNIBinDirs, CNINetwork: cfg.Network.CNINetwork,
-			RequireCNI: cfg.Network.RequireCNI,
+			RequireCNI: cfg.Network.RequireCNI, Bridge: cfg.Network.Bridge,
 		},
 		ContainerdVersion: connection.ContainerdVersion,
 	})

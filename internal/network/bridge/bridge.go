@@ -56,9 +56,10 @@ type Bridge struct {
 	ids     keylock.Lock  // one operation at a time for an endpoint
 	endWait time.Duration // how long a removal in the background waits for the end of the pod's network namespace
 
-	segment *segment   // taken first
-	ports   *portTable // taken before pods
-	pods    *endpoints
+	segment  *segment   // taken first
+	ports    *portTable // taken before pods
+	pods     *endpoints
+	firewall firewallWatch
 }
 
 // Open reads the records on disk. It changes nothing in the kernel: the first Attach and Reconcile do.
@@ -458,6 +459,10 @@ func (b *Bridge) Health() error {
 	_, err := inetTables()
 	return err
 }
+
+// Warning says what keeps pods from working although endpoints can be attached: a firewall of the node's that stops
+// their packets. Empty: nothing that is known.
+func (b *Bridge) Warning() string { return b.firewall.warning() }
 
 // Purge removes the bridge, the nftables table and the record of the range at once. ErrFailedPrecondition: there are
 // endpoints.

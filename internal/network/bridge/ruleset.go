@@ -268,29 +268,6 @@ func inetTables() ([]*nftables.Table, error) {
 	return tables, nil
 }
 
-// dropsForwarded names the tables of others whose policy is to drop what is forwarded.
-func dropsForwarded(own string) []string {
-	c, err := nftables.New()
-	if err != nil {
-		return nil
-	}
-	chains, err := c.ListChains()
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, ch := range chains {
-		if ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookForward && ch.Policy != nil &&
-			*ch.Policy == nftables.ChainPolicyDrop && ch.Table.Name != own &&
-			slices.Contains([]nftables.TableFamily{
-				nftables.TableFamilyINet, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6,
-			}, ch.Table.Family) {
-			names = append(names, ch.Table.Name+" "+ch.Name)
-		}
-	}
-	return names
-}
-
 type chain struct {
 	*nftables.Chain
 	rules [][]expr.Any

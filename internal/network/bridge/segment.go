@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -107,14 +106,7 @@ func (s *segment) buildAll(ctx context.Context) error {
 	if err := forward(h, s.cfg.Name, s.index, v4, v6); err != nil {
 		return err
 	}
-	if err := s.ports.replace(); err != nil {
-		return err
-	}
-	if others := dropsForwarded(tableName(s.cfg.Name)); len(others) > 0 {
-		s.log.Warn("another table drops what is forwarded: let the bridge through there, or pods reach nothing outside",
-			"bridge", s.cfg.Name, "chains", strings.Join(others, ", "))
-	}
-	return nil
+	return s.ports.replace()
 }
 
 // checkRoutes looks whether the node sends packets to pods elsewhere: another runtime's bridge may still have the

@@ -107,6 +107,7 @@ func (b *Bridge) watch(ctx context.Context) {
 		case <-check.C:
 			b.check(ctx)
 			b.retry(ctx)
+			b.lookAtFirewall()
 			b.pods.mu.Lock()
 			over := time.Since(b.pods.idle) > b.cfg.Linger
 			b.pods.mu.Unlock()
