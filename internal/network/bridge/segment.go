@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -97,7 +98,7 @@ func (s *segment) buildAll(ctx context.Context) error {
 		gateways = append(gateways, netip.PrefixFrom(p.gateway, p.prefix.Bits()))
 		v4, v6 = v4 || p.gateway.Is4(), v6 || p.gateway.Is6()
 	}
-	if err := s.checkRoutes(h, gateways); err != nil {
+	if err := s.checkRoutes(h, gateways, false); err != nil {
 		return err
 	}
 	if s.index, err = makeBridge(ctx, h, s.cfg.Name, s.mtu, gateways); err != nil {
@@ -106,20 +107,28 @@ func (s *segment) buildAll(ctx context.Context) error {
 	if err := forward(h, s.cfg.Name, s.index, v4, v6); err != nil {
 		return err
 	}
-	return s.ports.replace()
+	if err := s.ports.replace(); err != nil {
+		return err
+	}
+	return s.checkRoutes(h, gateways, true)
 }
 
 // checkRoutes looks whether the node sends packets to pods elsewhere: another runtime's bridge may still have the
-// range. Pods would run, and nobody would reach them.
-func (s *segment) checkRoutes(h *netlink.Handle, gateways []netip.Prefix) error {
+// range, or a VPN a table of routes that comes before the main one. Pods would run, and nobody would reach them.
+// up says that the bridge has its addresses, and that the kernel's answer is the one that packets get.
+func (s *segment) checkRoutes(h *netlink.Handle, gateways []netip.Prefix, up bool) error {
 	for _, g := range gateways {
 		first := g.Addr().Next()
 		ways, err := h.RouteGetWithOptions(first.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
-		if err != nil || len(ways) == 0 || ways[0].Dst == nil || ways[0].Type != unix.RTN_UNICAST {
+		if err != nil || len(ways) == 0 || ways[0].Type != unix.RTN_UNICAST {
 			continue // none
 		}
-		to := prefixOf(ways[0].Dst)
-		if to.Bits() < g.Bits() || to.IsSingleIP() {
+		to := netip.PrefixFrom(g.Masked().Addr(), 0).Masked()
+		if ways[0].Dst != nil {
+			to = prefixOf(ways[0].Dst)
+		}
+		table := ways[0].Table
+		if table == unix.RT_TABLE_MAIN && to.Bits() < g.Bits() || to.IsSingleIP() {
 			continue // the bridge's own, which is more specific, comes before it; or it is one address's
 		}
 		link, err := h.LinkByIndex(ways[0].LinkIndex)
@@ -127,11 +136,45 @@ func (s *segment) checkRoutes(h *netlink.Handle, gateways []netip.Prefix) error 
 			continue
 		}
 		other := link.Attrs().Name
-		return fmt.Errorf("the node routes %s to interface %s, and pods get their addresses of %s: packets to them would go "+
-			"there; where nothing needs that interface any more, remove it (ip link delete %s), or give pods another range: %w",
-			to, other, g.Masked(), other, errdefs.ErrFailedPrecondition)
+		if table == unix.RT_TABLE_MAIN {
+			return fmt.Errorf("the node routes %s to interface %s, and pods get their addresses of %s: packets to them would "+
+				"go there; where nothing needs that interface any more, remove it (ip link delete %s), or give pods another "+
+				"range: %w",
+				to, other, g.Masked(), other, errdefs.ErrFailedPrecondition)
+		}
+		if !up && !beforeMain(h, g.Addr(), table) {
+			continue
+		}
+		return fmt.Errorf("the node routes %s to interface %s, by its table %d that comes before the main one (ip rule), "+
+			"and pods get their addresses of %s: packets to them go there; let the main table come first for them "+
+			"(ip rule add to %s lookup main priority NUMBER, with a number below that of the table's rule), or give pods "+
+			"another range: %w",
+			to, other, table, g.Masked(), g.Masked(), errdefs.ErrFailedPrecondition)
 	}
 	return nil
+}
+
+// beforeMain tells whether the kernel looks for routes in a table before it looks in the main one, where it would find
+// the bridge's. Where the rules cannot be read it says no: with the bridge in place, the kernel itself says.
+func beforeMain(h *netlink.Handle, of netip.Addr, table int) bool {
+	family := netlink.FAMILY_V6
+	if of.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	rules, err := whole(func() ([]netlink.Rule, error) { return h.RuleList(family) })
+	if err != nil {
+		return false
+	}
+	first := func(table int) int {
+		at := math.MaxInt
+		for _, r := range rules {
+			if r.Table == table {
+				at = min(at, r.Priority)
+			}
+		}
+		return at
+	}
+	return first(table) < first(unix.RT_TABLE_MAIN)
 }
 
 // foresee says, before there is an endpoint, what would keep it from being reached: a node that is not ready gets no
@@ -156,7 +199,7 @@ func (s *segment) foresee() error {
 	for _, c := range wanted {
 		gateways = append(gateways, netip.PrefixFrom(c.Addr().Next(), c.Bits()))
 	}
-	return s.checkRoutes(h, gateways)
+	return s.checkRoutes(h, gateways, false)
 }
 
 // chooseRange decides where addresses come from, if that is not decided, and writes it down.
@@ -244,7 +287,7 @@ func (s *segment) dismantle() error {
 	return nil
 }
 
-// intact tells whether bridge, sysctls and table are what they must be. The lock is held.
+// intact tells whether bridge, sysctls and table are what they must be, and packets to pods go there. The lock is held.
 func (s *segment) intact() (bool, error) {
 	s.pods.mu.Lock()
 	users := len(s.pods.records)
@@ -285,8 +328,10 @@ func (s *segment) intact() (bool, error) {
 	defer s.ports.Unlock()
 	rules, ports := s.ports.wanted()
 	var v4, v6 bool
+	var gateways []netip.Prefix
 	for _, cidr := range rules.cidrs {
 		gateway := cidr.Addr().Next()
+		gateways = append(gateways, netip.PrefixFrom(gateway, cidr.Bits()))
 		v4, v6 = v4 || gateway.Is4(), v6 || gateway.Is6()
 		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return prefixOf(a.IPNet).Addr() == gateway }) {
 			return false, nil
@@ -294,6 +339,9 @@ func (s *segment) intact() (bool, error) {
 	}
 	if on, err := forwards(s.cfg.Name, v4, v6); err != nil || !on {
 		return false, err
+	}
+	if s.checkRoutes(h, gateways, true) != nil {
+		return false, nil // the repair says so
 	}
 	return rules.whole(ports)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ofOthers are the second bytes of ranges in 10.0.0.0/8 that are never chosen: other programs take them without a look,
@@ -23,12 +24,22 @@ var ofOthers = []int{
 // 43), and below those of podman's further networks (from 89) and of kubeadm's services (from 96).
 const firstChoice = 60
 
-// chooseCIDRs finds ranges that nothing on the node has an address in or a route to.
+// chooseCIDRs finds ranges that nothing on the node has an address in or a route to. Routes of tables other than the
+// main one count as well, such as those of VPNs, unless nothing is free then: rules may never lead to such a table.
 func chooseCIDRs(h *netlink.Handle, bridge, seed string, v6 bool) ([]netip.Prefix, error) {
-	used, err := usedPrefixes(h, bridge)
+	used, elsewhere, err := usedPrefixes(h, bridge)
 	if err != nil {
 		return nil, err
 	}
+	chosen, err := chooseFree(slices.Concat(used, elsewhere), bridge, seed, v6)
+	if err != nil {
+		return chooseFree(used, bridge, seed, v6)
+	}
+	return chosen, nil
+}
+
+// chooseFree finds ranges that overlap with none that is in use.
+func chooseFree(used []netip.Prefix, bridge, seed string, v6 bool) ([]netip.Prefix, error) {
 	free := func(p netip.Prefix) bool {
 		for _, u := range used {
 			if u.Overlaps(p) {
@@ -80,35 +91,44 @@ func ofIPv4(cidrs []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(cidrs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 }
 
-// usedPrefixes are those of all addresses and routes of the node but the bridge's own and default routes.
-func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
+// usedPrefixes are those of all addresses of the node and of all routes but the bridge's own and default routes. Those
+// of routes in other tables than the main one are in elsewhere.
+func usedPrefixes(h *netlink.Handle, bridge string) (used, elsewhere []netip.Prefix, err error) {
 	own := 0
 	if link, err := h.LinkByName(bridge); err == nil {
 		own = link.Attrs().Index
 	}
-	var used []netip.Prefix
 	addrs, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil, fmt.Errorf("the node's addresses: %w", err)
+		return nil, nil, fmt.Errorf("the node's addresses: %w", err)
 	}
 	for _, a := range addrs {
 		if a.LinkIndex != own {
 			used = append(used, prefixOf(a.IPNet).Masked())
 		}
 	}
-	ways, err := whole(func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
+	ways, err := whole(func() ([]netlink.Route, error) {
+		// Table 0 stands for all of them. Without it, the library leaves out all but the main one.
+		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("the node's routes: %w", err)
+		return nil, nil, fmt.Errorf("the node's routes: %w", err)
 	}
 	for _, r := range ways {
-		if r.Dst == nil || r.LinkIndex == own && own != 0 {
+		// Table local has the node's addresses, with those of broadcast.
+		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL || r.LinkIndex == own && own != 0 {
 			continue
 		}
-		if p := prefixOf(r.Dst); p.Bits() > 0 {
+		p := prefixOf(r.Dst)
+		switch {
+		case p.Bits() == 0:
+		case r.Table == unix.RT_TABLE_MAIN:
 			used = append(used, p.Masked())
+		default:
+			elsewhere = append(elsewhere, p.Masked())
 		}
 	}
-	return used, nil
+	return used, elsewhere, nil
 }
 
 func cidrText(cidrs []netip.Prefix) string {
