@@ -194,7 +194,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File,
 	if err := b.ports.open(r); err != nil {
 		return nil, err
 	}
-	b.forgetFlows(r)
+	b.forgetFlows(r, false)
 	return addrs, nil
 }
 
@@ -340,7 +340,7 @@ func (b *Bridge) detach(r *record, forget bool) error {
 			return
 		}
 		err := b.ports.close(r)
-		b.forgetFlows(r)
+		b.forgetFlows(r, true)
 		ports <- err
 	}()
 	if err := errors.Join(removeLink(r.Link), <-ports); err != nil {

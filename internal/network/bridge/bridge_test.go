@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -226,6 +227,74 @@ func TestUDPClientsFollowTheHostPortToTheNextPod(t *testing.T) {
 		}
 		testhost.Check(t, b.Detach(ctx, name))
 		c.Write([]byte("nobody is there any more"))
+	}
+}
+
+// TestUDPHostPortsForgetNoConnectionsOfOthers: those of other pods to the same port of hosts outside, and those of
+// another pod's host port with the same number at another address. Seen to fail with any destination matched at attach,
+// with any source of the answers matched at detach, with the address of a host port left out, and with nothing matched.
+func TestUDPHostPortsForgetNoConnectionsOfOthers(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brothers", StateDir: t.TempDir()})
+	client := attach(t, b, "client")
+	testhost.Serve(t, out, "udp4", "198.51.100.2:8053", "outside")
+	testhost.Serve(t, out, "udp6", "[2001:db8:51::2]:8053", "outside")
+	tracked := func(dst string) (found bool) {
+		t.Helper()
+		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+			flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+			testhost.Check(t, err)
+			for _, f := range flows {
+				found = found || net.JoinHostPort(f.Forward.DstIP.String(), strconv.Itoa(int(f.Forward.DstPort))) == dst
+			}
+		}
+		return found
+	}
+	others := []string{"198.51.100.2:8053", "[2001:db8:51::2]:8053"}
+	for _, to := range others {
+		if name, _, err := testhost.Ask(t, client.NetNS, "udp", to); err != nil || name != "outside" {
+			t.Fatalf("%s: %q, %v", to, name, err)
+		}
+	}
+	still := func(when string) {
+		t.Helper()
+		for _, to := range others {
+			if !tracked(to) {
+				t.Errorf("%s: the connection to %s was forgotten", when, to)
+			}
+		}
+	}
+	still("at first")
+	attach(t, b, "server", udp(8053, 53))
+	still("a pod with that host port came")
+	testhost.Check(t, b.Detach(ctx, "server"))
+	still("it went")
+
+	foreign := udp(8053, 53) // an address that is not the node's
+	foreign.HostIP = "198.51.100.2"
+	attach(t, b, "foreign", foreign)
+	still("a pod with another host's address came")
+	testhost.Check(t, b.Detach(ctx, "foreign"))
+	still("it went")
+
+	at := udp(8054, 53)
+	at.HostIP = b.pods.pools[0].gateway.String()
+	kept := attach(t, b, "kept", at)
+	testhost.Serve(t, kept.NetNS, "udp4", kept.v4()+":53", "kept")
+	others = []string{at.HostIP + ":8054"}
+	if name, _, err := testhost.Ask(t, client.NetNS, "udp", others[0]); err != nil || name != "kept" {
+		t.Fatalf("%q, %v", name, err)
+	}
+	at.HostIP = "198.51.100.1"
+	gone := attach(t, b, "gone", at)
+	testhost.Serve(t, gone.NetNS, "udp4", gone.v4()+":53", "gone")
+	if name, _, err := testhost.Ask(t, client.NetNS, "udp", "198.51.100.1:8054"); err != nil || name != "gone" {
+		t.Fatalf("%q, %v", name, err)
+	}
+	testhost.Check(t, b.Detach(ctx, "gone"))
+	still("a pod with the port at another address went")
+	if tracked("198.51.100.1:8054") {
+		t.Error("the connection to the pod that has gone is still there")
 	}
 }
 

@@ -57,7 +57,7 @@ func (b *Bridge) openAssigned(ctx context.Context, r *record) error {
 	if err := b.ports.open(r); err != nil {
 		return err
 	}
-	b.forgetFlows(r)
+	b.forgetFlows(r, false)
 	return nil
 }
 
