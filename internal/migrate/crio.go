@@ -73,6 +73,9 @@ func FromCRIO(file, containers, dir string) (*Plan, error) {
 		t.ownLogins()
 	}
 	t.decide()
+	if err := t.certificates(containers); err != nil {
+		return nil, err
+	}
 	if err := t.registries(containers); err != nil {
 		return nil, err
 	}
@@ -87,8 +90,9 @@ type crioConfig struct {
 	*Plan
 
 	handlers       map[string]bool
-	logins         []string // hosts for which there are credentials
-	ownStore       bool     // crio.conf says where the images are
+	logins         []string           // hosts for which there are credentials
+	certs          map[string]trusted // by host
+	ownStore       bool               // crio.conf says where the images are
 	defaultRuntime string
 	driver         string
 	tls            bool
@@ -582,6 +586,9 @@ func (t *crioConfig) location(file, certs string, r location) error {
 			if insecure && host == server && t.loggedIn(r.Prefix) {
 				entry["berth_credentials"] = "plain"
 			}
+			if scheme == "https://" {
+				t.certs[host].add(entry)
+			}
 			out.add(url, entry)
 		}
 	}
@@ -594,15 +601,22 @@ func (t *crioConfig) location(file, certs string, r location) error {
 		add(server, true, "")
 	}
 	if len(out.hosts) == 0 && len(out.top) == 0 {
-		return nil
+		return nil // and certificates of the registry are found without a file
+	}
+	if server == "" {
+		server = r.Prefix
+	}
+	if found := t.certs[server]; len(found.authorities)+len(found.clients) > 0 {
+		if out.top == nil {
+			out.top = map[string]any{}
+		}
+		found.add(out.top)
 	}
 	f, err := out.file(path)
 	if err != nil {
 		return err
 	}
-	if len(t.Files) == 0 {
-		t.set(file, "hosts_dir", certs)
-	}
+	t.hostsDir(file)
 	t.Files = append(t.Files, f)
 	t.note(from, Translated, f.Path)
 	return nil

@@ -38,6 +38,8 @@ type File struct {
 	Path string
 	Mode fs.FileMode
 	Data []byte
+
+	CopyOf string // the file that it is a copy of; "": none
 }
 
 // Plan is a translated configuration.

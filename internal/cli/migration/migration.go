@@ -195,6 +195,10 @@ func (m *Migration) printFiles(files []migrate.File) {
 			fmt.Fprintf(m.Out, "would write %s, which has secrets\n\n", f.Path)
 			continue
 		}
+		if f.CopyOf != "" {
+			fmt.Fprintf(m.Out, "would write %s, a copy of %s\n\n", f.Path, f.CopyOf)
+			continue
+		}
 		fmt.Fprintf(m.Out, "would write %s:\n\n%s\n", f.Path, f.Data)
 	}
 }
