@@ -62,12 +62,6 @@ func FromContainerd(file, dir string) (*Plan, error) {
 	if err := t.decide(); err != nil {
 		return nil, err
 	}
-	if drops, err := filepath.Glob("/etc/systemd/system/containerd.service.d/*.conf"); err == nil {
-		for _, path := range drops {
-			t.left(path, "a drop-in of containerd's unit: settings such as proxies belong into "+
-				"/etc/systemd/system/berthd.service.d")
-		}
-	}
 	return t.Plan, nil
 }
 

@@ -78,6 +78,8 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	}
 	kubelet.Notes(plan, loaded.Address)
 	migrate.OpenFiles(plan, m.System)
+	environment := migrate.ReadEnvironment(m.System, plan.ID())
+	environment.Notes(plan)
 	files := plan.Files
 	if m.KubeletConfig != "" {
 		file, err := migrate.KubeletFile(m.KubeletConfig, loaded.Address)
@@ -107,7 +109,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	importErr := m.importImages(ctx, store, images, loaded.Config, record)
 	bad = m.examine(ctx, loaded.Config)
 	if !m.DryRun {
-		m.printNext(kubelet, plan, loaded.Config)
+		m.printNext(kubelet, environment, plan, loaded.Config)
 	}
 	return bad, importErr
 }
@@ -392,12 +394,14 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 	return bad
 }
 
-func (m *Migration) printNext(kubelet *migrate.Kubelet, plan *migrate.Plan, cfg *config.Config) {
+func (m *Migration) printNext(kubelet *migrate.Kubelet, environment *migrate.Environment, plan *migrate.Plan,
+	cfg *config.Config) {
 	fmt.Fprintln(m.Out, "\nNext, on a node that is drained (docs/migrating.md):")
-	for _, line := range append([]string{
+	for _, line := range slices.Concat([]string{
 		"systemctl stop kubelet", migrate.StopPodsCommand(plan.Socket) + "   # of DaemonSets, and static ones",
-		kubelet.StopCommand(plan.ID()), "systemctl enable berth-keeper berthd && systemctl restart berthd",
-	}, kubelet.Commands(plan.ID(), plan.Socket, cfg.Address, m.KubeletConfig)...) {
+		kubelet.StopCommand(plan.ID()),
+	}, environment.Commands(), []string{"systemctl enable berth-keeper berthd && systemctl restart berthd"},
+		kubelet.Commands(plan.ID(), plan.Socket, cfg.Address, m.KubeletConfig)) {
 		fmt.Fprintln(m.Out, "  "+line)
 	}
 }

@@ -42,8 +42,8 @@ which berthd imports them when it starts, and then removes them. It does not mat
 		Use:   "crio",
 		Short: "Take over CRI-O's configuration and images",
 		Long: `Translate CRI-O's configuration into a file in config.d, beside Berth's own configuration, and the mirrors of
-registries.conf into certs.d. The command lists the keys that it does not translate, with the reason for each. It
-imports the images of CRI-O's store, without the network.
+registries.conf into certs.d, with the certificates of registries. The command lists the keys that it does not
+translate, with the reason for each. It imports the images of CRI-O's store, without the network.
 
 CRI-O and its files are not changed. The command records what it writes, and --revert undoes all of it.
 
