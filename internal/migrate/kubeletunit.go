@@ -121,8 +121,22 @@ func (k unitKey) endpoint() string {
 // replaces says where a file that replaces this one, or is it, belongs: the others are of packages.
 func (f *unitFile) replaces() string { return filepath.Join(administratorUnits, f.name) }
 
-// Notes say which files of the kubelet's unit name the other runtime or its socket. to is Berth's socket.
-func (k *Kubelet) Notes(p *Plan, to string) {
+// endpoint is the socket in a flag in the kubelet's unit; "": there is none.
+func (k *Kubelet) endpoint() string {
+	for _, f := range k.unit {
+		for _, key := range f.keys {
+			if socket := key.endpoint(); socket != "" {
+				return socket
+			}
+		}
+	}
+	return ""
+}
+
+// Notes say which files of the kubelet's unit, and which others, name the other runtime or its socket. to is Berth's
+// socket, and changed the kubelet's configuration that gets it from the migration itself; "": none.
+func (k *Kubelet) Notes(p *Plan, to, changed string) {
+	k.fileNotes(p, to, changed)
 	units := services[p.ID()]
 	if at := k.inTheWay(p.ID()); at != "" {
 		p.left(at, "systemctl masks no unit whose file is in %s: %s", administratorUnits, k.StopCommand(p.ID()))
@@ -219,20 +233,31 @@ func (k *Kubelet) StopCommand(id string) string {
 	return mask
 }
 
-// StartCommands undo what StopCommand and Commands have had done, and start the other runtime.
-func (k *Kubelet) StartCommands(id string) []string {
+// StartCommands undo what StopCommand and Commands have had done, and start the other runtime. sockets are those of the
+// migration's record; nil: it has none.
+func (k *Kubelet) StartCommands(id string, sockets *Sockets) []string {
 	out := []string{"systemctl unmask " + id}
 	unit := filepath.Join(administratorUnits, services[id][0])
 	if _, err := os.Lstat(filepath.Join(k.root, unit+aside)); err == nil {
 		out = append(out, fmt.Sprintf("mv %s%s %s && systemctl daemon-reload", unit, aside, unit))
 	}
 	out = append(out, "systemctl enable --now "+id)
-	return append(out, k.edits(func(f unitFile) []string {
-		if !slices.ContainsFunc(f.keys, func(key unitKey) bool { return key.needs() && key.names([]string{berthUnit}) }) {
-			return nil
+	out = append(out, k.edits(func(f unitFile) []string {
+		var list []string
+		if slices.ContainsFunc(f.keys, func(key unitKey) bool { return key.needs() && key.names([]string{berthUnit}) }) {
+			list = append(list, fmt.Sprintf(`s#\b%s\b#%s#g`, strings.ReplaceAll(berthUnit, ".", `\.`), services[id][0]))
 		}
-		return []string{fmt.Sprintf(`s#\b%s\b#%s#g`, strings.ReplaceAll(berthUnit, ".", `\.`), services[id][0])}
+		if sockets == nil {
+			return list
+		}
+		for _, key := range f.keys {
+			if before, _ := sockets.before(f.path); before != "" && key.endpoint() == sockets.Berth {
+				list = append(list, fmt.Sprintf("s#%s#%s#", sockets.Berth, before))
+			}
+		}
+		return list
 	})...)
+	return append(out, k.backCommands(sockets)...)
 }
 
 // environmentFiles are those with which the kubelet's unit gives it variables, often its flags.

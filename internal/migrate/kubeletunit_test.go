@@ -67,9 +67,10 @@ func TestUnitsOfTheKubeletThatStartTheOldRuntime(t *testing.T) {
 				"/etc/node/environment":               "ARGS=--container-runtime-endpoint=unix:///old.sock\n",
 			},
 			look: []string{
+				"/etc/node/environment: unix:///old.sock",
 				"/etc/systemd/system/kubelet.service: Wants=network-online.target containerd.service",
 			},
-			stop: mask, edit: []string{"sed -i 's#unix:///old.sock#unix:///new.sock#' /etc/node/environment"},
+			stop: mask, edit: []string{"sed -i 's#unix:///old.sock#unix:///new.sock#g' /etc/node/environment"},
 			start: []string{unmask, enable}, needless: "/etc/systemd/system/kubelet.service: After=containerd.service",
 			noAdvice: true, inItsText: "also if that is disabled: mask it",
 		},
@@ -146,7 +147,7 @@ func TestUnitsOfTheKubeletThatStartTheOldRuntime(t *testing.T) {
 				c.runtime = Containerd
 			}
 			k, p := ReadKubelet(machine(t, c.files)), newPlan(c.runtime, "/etc/berth")
-			k.Notes(p, "/new.sock")
+			k.Notes(p, "/new.sock", "")
 			var look, needless []string
 			text := ""
 			for _, n := range p.Notes {
@@ -169,10 +170,10 @@ func TestUnitsOfTheKubeletThatStartTheOldRuntime(t *testing.T) {
 			if got := k.StopCommand(p.ID()); got != c.stop {
 				t.Errorf("to stop it: %q; want %q", got, c.stop)
 			}
-			if got := k.StartCommands(p.ID()); !slices.Equal(got, c.start) {
+			if got := k.StartCommands(p.ID(), nil); !slices.Equal(got, c.start) {
 				t.Errorf("to start it again: %q; want %q", got, c.start)
 			}
-			got := k.Commands(p.ID(), "/old.sock", "/new.sock", "")
+			got := k.Commands(p.ID(), "/new.sock", "")
 			advice := slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "KUBELET_EXTRA_ARGS") })
 			if advice == c.noAdvice {
 				t.Errorf("it says where the socket is set: %v: %q", advice, got)
@@ -224,7 +225,7 @@ func TestTheCommandsForTheKubeletsUnit(t *testing.T) {
 	}
 	k := ReadKubelet(root)
 	run(k.StopCommand("containerd"))
-	for _, line := range k.Commands("containerd", "/old.sock", "/new.sock", "") {
+	for _, line := range k.Commands("containerd", "/new.sock", "") {
 		run(line)
 	}
 	if target, err := os.Readlink(filepath.Join(root, old)); err != nil || target != "/dev/null" {
@@ -236,7 +237,7 @@ func TestTheCommandsForTheKubeletsUnit(t *testing.T) {
 			t.Errorf("the kubelet's unit has no %q:\n%s", want, got)
 		}
 	}
-	for _, line := range ReadKubelet(root).StartCommands("containerd") {
+	for _, line := range ReadKubelet(root).StartCommands("containerd", nil) {
 		run(line)
 	}
 	if got := read(old); !strings.Contains(got, "/bin/true") {

@@ -26,6 +26,8 @@ type Record struct {
 	Files    []Written `json:"files"`
 	Dirs     []string  `json:"dirs"`     // that were made, each after its parent
 	Archives []string  `json:"archives"` // of images, for the next start of berthd
+	// Sockets are those that files which the migration has not written had before somebody changed them.
+	Sockets *Sockets `json:"sockets,omitempty"`
 
 	path string
 }
@@ -95,6 +97,9 @@ func Changes(files []File) []string {
 	}
 	return out
 }
+
+// Keep keeps the sockets that files name, from the next save on.
+func (r *Record) Keep(s *Sockets) { r.Sockets = s.since(r.Sockets) }
 
 // Apply writes files, and takes back those below dir that an earlier run has written and this one does not want. A
 // file that somebody has changed since is not written over.

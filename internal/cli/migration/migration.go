@@ -76,7 +76,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("the translated configuration is not valid: %w", err)
 	}
-	kubelet.Notes(plan, loaded.Address)
+	kubelet.Notes(plan, loaded.Address, m.KubeletConfig)
 	migrate.OpenFiles(plan, m.System)
 	environment := migrate.ReadEnvironment(m.System, plan.ID())
 	environment.Notes(plan)
@@ -91,6 +91,7 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	if m.DryRun {
 		m.printFiles(files)
 	} else {
+		record.Keep(kubelet.Sockets(plan.Socket, loaded.Address, m.KubeletConfig))
 		changes := migrate.Changes(files)
 		if err := record.Apply(m.Dir, files); err != nil {
 			return false, err
@@ -126,6 +127,7 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
 		fmt.Fprintf(m.Out, "there is nothing of `berth migrate %s` to put back\n", id)
 		return nil
 	}
+	sockets := record.Sockets
 	done, err := record.Revert()
 	for _, line := range done {
 		fmt.Fprintln(m.Out, line)
@@ -138,10 +140,10 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
   berth rm --all --force   # pods of DaemonSets and static pods, which would run on
   systemctl disable --now berthd.socket berthd berth-keeper
 `)
-	for _, line := range migrate.ReadKubelet(m.System).StartCommands(id) {
+	for _, line := range migrate.ReadKubelet(m.System).StartCommands(id, sockets) {
 		fmt.Fprintln(m.Out, "  "+line)
 	}
-	fmt.Fprintln(m.Out, "  systemctl restart kubelet   # with its containerRuntimeEndpoint as it was")
+	fmt.Fprintln(m.Out, "  systemctl restart kubelet")
 	return nil
 }
 
@@ -401,7 +403,7 @@ func (m *Migration) printNext(kubelet *migrate.Kubelet, environment *migrate.Env
 		"systemctl stop kubelet", migrate.StopPodsCommand(plan.Socket) + "   # of DaemonSets, and static ones",
 		kubelet.StopCommand(plan.ID()),
 	}, environment.Commands(), []string{"systemctl enable berth-keeper berthd && systemctl restart berthd"},
-		kubelet.Commands(plan.ID(), plan.Socket, cfg.Address, m.KubeletConfig)) {
+		kubelet.Commands(plan.ID(), cfg.Address, m.KubeletConfig)) {
 		fmt.Fprintln(m.Out, "  "+line)
 	}
 }

@@ -52,3 +52,47 @@ func TestTheOldRuntimeIsMasked(t *testing.T) {
 		t.Errorf("the way back:\n%s", out)
 	}
 }
+
+// TestTheWayBackHasTheSocketOfBefore: the record of the migration knows what a file had that the operator was told to
+// change, also if the migration ran again since. Seen to fail where the migration did not keep it.
+func TestTheWayBackHasTheSocketOfBefore(t *testing.T) {
+	root, dir := t.TempDir(), t.TempDir()
+	flags := filepath.Join(root, "var/lib/kubelet/kubeadm-flags.env")
+	if err := os.MkdirAll(filepath.Dir(flags), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	has := func(socket string) {
+		t.Helper()
+		if err := os.WriteFile(flags, []byte("A=\"--container-runtime-endpoint="+socket+"\"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(edit func(*Migration)) string {
+		t.Helper()
+		var out bytes.Buffer
+		m := &Migration{Runtime: Containerd, File: filepath.Join(root, "none.toml"), Dir: dir, NoImages: true, System: root,
+			Out: &out}
+		edit(m)
+		if _, err := m.Run(t.Context()); err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		return out.String()
+	}
+	const old, berth = "unix:///var/run/containerd/containerd.sock", "unix:///run/berth/berth.sock"
+	const path = " /var/lib/kubelet/kubeadm-flags.env\n"
+	has(old)
+	if out := run(func(m *Migration) { m.DryRun = true }); !strings.Contains(out, "kubeadm-flags.env: "+old) {
+		t.Errorf("a dry run does not name the file:\n%s", out)
+	}
+	if out := run(func(*Migration) {}); !strings.Contains(out, "\n  sed -i 's#"+old+"#"+berth+"#g'"+path) {
+		t.Errorf("the way there:\n%s", out)
+	}
+	has(berth)
+	run(func(*Migration) {})
+	out := run(func(m *Migration) { m.Revert = true })
+	for _, want := range []string{"\n  sed -i 's#" + berth + "#" + old + "#g'" + path, "cri-socket=" + old + " "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the way back has no %q:\n%s", want, out)
+		}
+	}
+}
