@@ -206,8 +206,8 @@ func annotateCommand(socket string) string {
 		" # of a cluster of kubeadm"
 }
 
-// Sockets are the sockets of the other runtime in the files of a machine that Commands has somebody change, as they were
-// before. They are kept in the record of a migration, for the way back.
+// Sockets are the sockets of the other runtime in the files of a machine that Commands has somebody change, as they
+// were before. They are kept in the record of a migration, for the way back.
 type Sockets struct {
 	Before string       `json:"before"` // that of the kubelet
 	Berth  string       `json:"berth"`
