@@ -33,9 +33,9 @@ type Blob struct {
 	since  int64 // offset at the last failure
 
 	ahead   *ranges.Ahead // nil: all is read over one connection
-	sources map[string]*source
-	plain   map[string]bool // hosts that are not asked for ranges
-	ranged  map[string]bool // hosts that have sent one
+	sources map[endpoint]*source
+	plain   map[endpoint]bool // those that are not asked for ranges
+	ranged  map[endpoint]bool // those that have sent one
 
 	mu   sync.Mutex
 	used []string
@@ -44,11 +44,11 @@ type Blob struct {
 // progress is how many bytes make an attempt count as useful.
 const progress = 64 << 10
 
-// Blob starts to read a blob. Hosts in not are not asked: they sent something else for it. nil is returned with
-// errdefs.ErrNotFound when no host is left.
+// Blob starts to read a blob. Endpoints in not, as Hosts returns them, are not asked: they sent something else for it.
+// nil is returned with errdefs.ErrNotFound when no host is left.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, not map[string]bool) (*Blob, error) {
 	hosts := slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool {
-		return not[h.Host] || !h.Capabilities.Has(docker.HostCapabilityPull)
+		return not[string(endpointOf(h))] || !h.Capabilities.Has(docker.HostCapabilityPull)
 	})
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("no host is left for blob %s: %w", desc.Digest, errdefs.ErrNotFound)
@@ -57,22 +57,22 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, not map[
 	return &Blob{
 		ctx: ctx, repo: r, desc: desc, hosts: r.inOrder(hosts),
 		ahead:   r.client.cfg.Pool.NewAhead(ctx, desc.Size),
-		sources: map[string]*source{}, plain: map[string]bool{}, ranged: map[string]bool{},
+		sources: map[endpoint]*source{}, plain: map[endpoint]bool{}, ranged: map[endpoint]bool{},
 	}, nil
 }
 
-// Hosts are those that bytes came from, in the order in which they began to send.
+// Hosts are the URLs of the endpoints that bytes came from, in the order in which they began to send.
 func (b *Blob) Hosts() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.used)
 }
 
-func (b *Blob) use(host string) {
+func (b *Blob) use(at endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !slices.Contains(b.used, host) {
-		b.used = append(b.used, host)
+	if !slices.Contains(b.used, string(at)) {
+		b.used = append(b.used, string(at))
 	}
 }
 
@@ -150,7 +150,7 @@ func (b *Blob) open() error {
 			if err == nil {
 				b.hosts = append(slices.Clone(b.hosts[i:]), b.hosts[:i]...)
 				b.cur = rc
-				b.use(h.Host)
+				b.use(endpointOf(h))
 				return nil
 			}
 			if b.ctx.Err() != nil {
@@ -199,13 +199,14 @@ const plainAfter = 2
 
 // fetchRange opens the next range. Both results are nil where the rest is to be asked for over one connection.
 func (b *Blob) fetchRange(host docker.RegistryHost) (io.ReadCloser, error) {
-	if b.ahead == nil || b.plain[host.Host] || b.failed >= plainAfter && !b.ranged[host.Host] {
+	at := endpointOf(host)
+	if b.ahead == nil || b.plain[at] || b.failed >= plainAfter && !b.ranged[at] {
 		return nil, nil
 	}
-	src := b.sources[host.Host]
+	src := b.sources[at]
 	if src == nil {
-		src = newSource(b.repo, host, b.desc, func() { b.use(host.Host) })
-		b.sources[host.Host] = src
+		src = newSource(b.repo, host, b.desc, func() { b.use(at) })
+		b.sources[at] = src
 	}
 	end := b.ahead.Claim(b.offset)
 	rc, part, err := src.open(b.ctx, b.offset, end)
@@ -215,7 +216,7 @@ func (b *Blob) fetchRange(host docker.RegistryHost) (io.ReadCloser, error) {
 		b.end = b.desc.Size
 		return rc, nil
 	case err == nil:
-		b.end, b.ranged[host.Host] = min(part.to, end), true
+		b.end, b.ranged[at] = min(part.to, end), true
 		b.ahead.Follow(src)
 		return rc, nil
 	}
@@ -223,7 +224,7 @@ func (b *Blob) fetchRange(host docker.RegistryHost) (io.ReadCloser, error) {
 	if b.ctx.Err() == nil && withoutRanges(err) {
 		b.repo.log.Info("registry host does not send ranges, a layer is read over one connection", "host", host.Host,
 			"blob", b.desc.Digest, "offset", b.offset, "error", b.repo.explain(host, err))
-		b.plain[host.Host] = true
+		b.plain[at] = true
 		return nil, nil
 	}
 	return nil, err
@@ -245,13 +246,18 @@ func withoutRanges(err error) bool {
 	return false
 }
 
-// fetchRest opens the rest of the blob. What was loaded ahead is dropped.
+// fetchRest opens the rest of the blob. What was loaded ahead is dropped, unless the host fails: the next one may send
+// ranges.
 func (b *Blob) fetchRest(host docker.RegistryHost) (io.ReadCloser, error) {
+	rc, err := b.repo.fetchFrom(b.ctx, host, b.desc, b.offset)
+	if err != nil {
+		return nil, err
+	}
 	if b.ahead != nil {
 		b.ahead.Stop()
 	}
 	b.end = b.desc.Size
-	return b.repo.fetchFrom(b.ctx, host, b.desc, b.offset)
+	return rc, nil
 }
 
 // fetch opens a part of a blob at a host, or where that redirects to.

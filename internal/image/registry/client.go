@@ -102,13 +102,21 @@ type Repository struct {
 	transports map[*http.Client]*transport
 
 	mu     sync.Mutex
-	silent map[string]bool // hosts that have kept a request waiting and not answered; guarded by mu
+	silent map[endpoint]bool // those that have kept a request waiting and not answered; guarded by mu
+}
+
+// endpoint is the URL under which a host has the repository: hosts.toml may have several tables for one host, with other
+// paths, such as the projects of a Harbor. What one of them answers says nothing of the others.
+type endpoint string
+
+func endpointOf(h docker.RegistryHost) endpoint {
+	return endpoint(h.Scheme + "://" + h.Host + h.Path)
 }
 
 // Repository finds the hosts for a reference. auth may be nil.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*Repository, error) {
 	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String()),
-		transports: map[*http.Client]*transport{}, silent: map[string]bool{}}
+		transports: map[*http.Client]*transport{}, silent: map[endpoint]bool{}}
 	creds, err := parseAuth(auth)
 	if err != nil {
 		return nil, err
@@ -367,8 +375,8 @@ func (r *Repository) waited(host docker.RegistryHost, since time.Time, f *failur
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.silent[host.Host] && len(r.hosts) > 1 {
-		r.silent[host.Host] = true
+	if at := endpointOf(host); !r.silent[at] && len(r.hosts) > 1 {
+		r.silent[at] = true
 		r.log.Warn("registry host does not answer, it is asked last for the rest of this image", "host", host.Host,
 			"error", f)
 	}
@@ -380,10 +388,10 @@ func (r *Repository) inOrder(hosts []docker.RegistryHost) []docker.RegistryHost 
 	defer r.mu.Unlock()
 	hosts = slices.Clone(hosts)
 	slices.SortStableFunc(hosts, func(a, b docker.RegistryHost) int {
-		switch silent := r.silent; {
-		case silent[a.Host] == silent[b.Host]:
+		switch a, b := r.silent[endpointOf(a)], r.silent[endpointOf(b)]; {
+		case a == b:
 			return 0
-		case silent[a.Host]:
+		case a:
 			return 1
 		}
 		return -1

@@ -16,7 +16,7 @@ import (
 // host wants no credentials at its front door, and so has told nothing about these.
 func (r *Repository) Login(ctx context.Context) (asked bool, err error) {
 	own := &Repository{client: r.client, name: r.name, rules: r.rules, secret: r.secret, log: r.log,
-		transports: r.transports, silent: map[string]bool{}}
+		transports: r.transports, silent: map[endpoint]bool{}}
 	withheld := ""
 	own.hosts = slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool {
 		a, ok := h.Authorizer.(*authorizer)

@@ -1,9 +1,12 @@
 package registry
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,6 +85,70 @@ func TestAMirrorThatRefusesDoesNotEndTheAttemptsAtTheRegistry(t *testing.T) {
 			registry.SetFaults(rt.Faults{Status: 503, StatusTimes: 1})
 			if err := w.blob(w.repository(nil), noise(10)); errdefs.IsUnavailable(err) || err == nil {
 				t.Errorf("a blob that nobody has: %v", err)
+			}
+		})
+	}
+}
+
+// TestTwoPathsOfOneHostAreAskedEachOnItsOwn: hosts.toml has two tables for one mirror, as for two projects of a Harbor.
+// The first one's project answers for a layer that is large enough for ranges with an error, or with none of the
+// ranges, and only the second one has it. Seen to fail with what is known of a host kept by the host's name: the second
+// project was not asked, and the first one twice.
+func TestTwoPathsOfOneHostAreAskedEachOnItsOwn(t *testing.T) {
+	data := noise(1 << 20)
+	refusesRanges := func(rw http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Range") != "" {
+			rw.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		rw.WriteHeader(http.StatusNotFound)
+	}
+	for name, first := range map[string]http.HandlerFunc{
+		"not found": http.NotFound, "no ranges": refusesRanges,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := ranged(t, small)
+			var ranges atomic.Int64
+			w.serve("mirror.test:443", func(rw http.ResponseWriter, req *http.Request) {
+				if !strings.HasPrefix(req.URL.Path, "/v2/second/a/") {
+					first(rw, req)
+					return
+				}
+				if req.Header.Get("Range") != "" {
+					ranges.Add(1)
+				}
+				http.ServeContent(rw, req, "", time.Time{}, bytes.NewReader(data))
+			})
+			w.serve("registry.test:443", http.NotFound)
+			table := "[host.\"https://mirror.test/v2/%s\"]\noverride_path = true\nskip_verify = true\n"
+			w.configure("skip_verify = true\n" + fmt.Sprintf(table, "first") + fmt.Sprintf(table, "second"))
+			repo := w.repository(nil)
+			b, err := repo.Blob(w.Context(), describe(data), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, data) {
+				t.Fatalf("%d bytes, %v", len(got), err)
+			}
+			if ranges.Load() < 2 {
+				t.Errorf("%d ranges came from the second path", ranges.Load())
+			}
+			hosts := b.Hosts()
+			if !slices.Equal(hosts, []string{"https://mirror.test/v2/second"}) {
+				t.Errorf("bytes came from %q", hosts)
+			}
+			// What the second has sent was wrong: the first is still asked, and the second is not.
+			ranges.Store(0)
+			err = nil
+			if b, openErr := repo.Blob(w.Context(), describe(data), map[string]bool{hosts[0]: true}); openErr != nil {
+				err = openErr
+			} else {
+				_, err = io.ReadAll(b)
+				b.Close()
+			}
+			if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "mirror.test") || ranges.Load() > 0 {
+				t.Errorf("error %v, and the second path was asked %d times", err, ranges.Load())
 			}
 		})
 	}
