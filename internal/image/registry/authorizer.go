@@ -232,11 +232,29 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-a.asking }()
-	err := a.library().Authorize(ctx, req)
+	err := a.library().Authorize(a.scopes(ctx, req.URL.Host), req)
 	if err != nil && !refusedToken(err) {
 		a.forget(ctx)
 	}
 	return err
+}
+
+// scopes is a context by which the library asks for a token: for what the host has said alone, where the context was made
+// by unscoped. If the host has said nothing, for the name in the reference.
+func (a *authorizer) scopes(ctx context.Context, host string) context.Context {
+	before, ok := ctx.Value(unscopedKey{}).(context.Context)
+	if !ok {
+		return ctx
+	}
+	a.mu.Lock()
+	challenge := a.challenges[host]
+	a.mu.Unlock()
+	if challenge != nil && slices.ContainsFunc(auth.ParseAuthHeader(challenge.Header), func(c auth.Challenge) bool {
+		return c.Parameters["scope"] != ""
+	}) {
+		return before
+	}
+	return ctx
 }
 
 // AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization.

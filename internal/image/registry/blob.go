@@ -270,11 +270,12 @@ func (r *Repository) fetch(ctx context.Context, host docker.RegistryHost, desc o
 func (r *Repository) fetchFrom(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor, offset int64,
 ) (io.ReadCloser, error) {
 	ctx = withKind(quiet(context.WithValue(ctx, sizeKey{}, desc.Size)), blob)
-	fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
+	resolver, name := r.resolver(host)
+	fetcher, err := resolver.Fetcher(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	rc, err := fetcher.Fetch(ctx, desc)
+	rc, err := fetcher.Fetch(unscoped(ctx, host), desc)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,9 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -236,7 +238,8 @@ func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
 	}
 	var desc ocispec.Descriptor
 	err := r.try(ctx, caps, func(ctx context.Context, host docker.RegistryHost) error {
-		_, got, err := r.resolver(host).Resolve(withKind(ctx, document), r.name.String())
+		resolver, name := r.resolver(host)
+		_, got, err := resolver.Resolve(unscoped(withKind(ctx, document), host), name)
 		if err == nil {
 			desc, err = got, r.manifest(ctx, host, got)
 		}
@@ -285,11 +288,12 @@ func (r *Repository) Document(ctx context.Context, desc ocispec.Descriptor) ([]b
 
 // read reads a document of a host whole.
 func (r *Repository) read(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor) ([]byte, error) {
-	fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
+	resolver, name := r.resolver(host)
+	fetcher, err := resolver.Fetcher(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	rc, err := fetcher.Fetch(withKind(ctx, document), desc)
+	rc, err := fetcher.Fetch(unscoped(withKind(ctx, document), host), desc)
 	if err != nil {
 		return nil, err
 	}
@@ -304,12 +308,46 @@ func (r *Repository) read(ctx context.Context, host docker.RegistryHost, desc oc
 	return data, nil
 }
 
-// resolver speaks to one host alone: which host is next is decided here.
-func (r *Repository) resolver(host docker.RegistryHost) remotes.Resolver {
+// resolver speaks to one host alone: which host is next is decided here. name is what the reference is to be called
+// there.
+func (r *Repository) resolver(host docker.RegistryHost) (resolver remotes.Resolver, name string) {
+	below, at := inRepository(host)
+	name = r.name.String()
+	if below != "" {
+		domain := reference.Domain(r.name)
+		name = domain + "/" + below + strings.TrimPrefix(name, domain)
+	}
 	return docker.NewResolver(docker.ResolverOptions{
 		Headers: http.Header{"User-Agent": []string{r.client.cfg.UserAgent}},
-		Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{host}, nil },
-	})
+		Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{at}, nil },
+	}), name
+}
+
+// repositoryPath is the path of a host that is a repository of the registry there, in characters that the library takes
+// as they are.
+var repositoryPath = regexp.MustCompile(`^/v2/([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*)$`)
+
+// inRepository splits the path of a host: below /v2 is a part of the repository's name at that registry, such as
+// ORG/hub, by which its token service has to be asked. The library would ask for a token for the name in the reference
+// and for what the registry says, and a strict service refuses both.
+func inRepository(h docker.RegistryHost) (below string, at docker.RegistryHost) {
+	if parts := repositoryPath.FindStringSubmatch(h.Path); parts != nil {
+		h.Path = "/v2"
+		return parts[1], h
+	}
+	return "", h
+}
+
+// unscopedKey is for a context as it was before the library has added the scope of the token that a request needs.
+type unscopedKey struct{}
+
+// unscoped makes a host whose API has a root of its own, elsewhere than at /v2, say what a token is to be for: nothing
+// but the host knows what the repository's name is to its token service. See authorizer.scopes.
+func unscoped(ctx context.Context, h docker.RegistryHost) context.Context {
+	if below, at := inRepository(h); below != "" || at.Path == "/v2" {
+		return ctx
+	}
+	return context.WithValue(ctx, unscopedKey{}, ctx)
 }
 
 // try asks the hosts in their order until one answers, and starts over, after a pause, while the reason for failing

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -60,12 +61,19 @@ func (r *Repository) Push(ctx context.Context, c Content) (there bool, err error
 func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Content) (there bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	pusher, err := r.resolver(host).Pusher(ctx, r.name.String())
+	resolver, name := r.resolver(host)
+	pusher, err := resolver.Pusher(ctx, name)
 	if err != nil {
 		return false, err
 	}
 	desc := c.Desc
-	desc.Annotations = mountSources(r.name, c.From)
+	from := slices.Clone(c.From)
+	if below, _ := inRepository(host); below != "" {
+		for i := range from {
+			from[i] = below + "/" + from[i]
+		}
+	}
+	desc.Annotations = mountSources(r.name, from)
 	if desc.Size == 0 {
 		ctx = context.WithValue(ctx, emptyKey{}, true)
 	}

@@ -211,3 +211,25 @@ func TestAWrongPasswordIsNotSentAgainWithoutTheOtherRepository(t *testing.T) {
 		})
 	}
 }
+
+// TestABlobIsTakenFromARepositoryBelowTheSamePath: the registry's API is at a path of the host, which is a part of the
+// names of all its repositories. Seen to fail with the name without the path.
+func TestABlobIsTakenFromARepositoryBelowTheSamePath(t *testing.T) {
+	w := newWorld(t)
+	w.serve("registry.test:443", func(rw http.ResponseWriter, req *http.Request) {
+		switch {
+		case req.Method == http.MethodHead:
+			rw.WriteHeader(http.StatusNotFound)
+		case req.URL.Path == "/v2/team/a/blobs/uploads/" && req.URL.Query().Get("from") == "team/other/app":
+			rw.WriteHeader(http.StatusCreated)
+		default:
+			t.Errorf("%s %s", req.Method, req.URL)
+			rw.WriteHeader(http.StatusNotFound)
+		}
+	})
+	w.configure("server = \"https://registry.test/v2/team\"\noverride_path = true\nskip_verify = true\n")
+	content := Content{Desc: describe([]byte("a blob")), From: []string{"other/app"}}
+	if there, err := w.repository(nil).Push(t.Context(), content); err != nil || !there {
+		t.Errorf("there: %v, %v", there, err)
+	}
+}

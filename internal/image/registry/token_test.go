@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,4 +160,67 @@ func TestManyRequestsOutliveATokenServiceThatFails(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestATokenIsAskedForByTheNameAtTheMirror: a mirror below a path has the image under another name than the reference,
+// and its token service refuses whoever wants more than the mirror has said. Seen to fail with the scopes of the
+// library, which asks for both names.
+func TestATokenIsAskedForByTheNameAtTheMirror(t *testing.T) {
+	for path, c := range map[string]struct {
+		url   string   // of the table; the mirror has the image at path
+		scope string   // in the mirror's answer 401; empty: it has none
+		want  []string // the scopes that its service is asked for
+	}{
+		"/v2/ORG/hub/a": {"/v2/ORG/hub", "repository:ORG/hub/a:pull", []string{"repository:ORG/hub/a:pull"}},
+		"/v2/group/p/a": {"/v2/group/p", "", []string{"repository:group/p/a:pull"}},
+		"/v2/of:all/a":  {"/v2/of%3Aall", "repository:of:all/a:pull", []string{"repository:of:all/a:pull"}},
+		"/api/hub/a":    {"/api/hub", "repository:hub/a:pull", []string{"repository:hub/a:pull"}},
+		"/api/docker/a": {"/api/docker", "", []string{"repository:a:pull"}},
+		"/v2/a":         {"/v2", "repository:a:pull", []string{"repository:a:pull"}},
+	} {
+		t.Run(path, func(t *testing.T) {
+			w := newWorld(t)
+			manifest, layer := []byte(`{"schemaVersion":2}`), []byte("layer")
+			w.serve("registry.test:443", http.NotFound)
+			w.serve("mirror.test:443", func(rw http.ResponseWriter, req *http.Request) {
+				switch {
+				case req.URL.Path == "/token":
+					if got := req.URL.Query()["scope"]; !slices.Equal(got, c.want) {
+						t.Errorf("a token is wanted for %q", got)
+						rw.WriteHeader(http.StatusForbidden)
+						return
+					}
+					fmt.Fprint(rw, `{"token":"good"}`)
+				case req.Header.Get("Authorization") != "Bearer good":
+					challenge := `Bearer realm="https://mirror.test/token",service="x"`
+					if c.scope != "" {
+						challenge += fmt.Sprintf(",scope=%q", c.scope)
+					}
+					rw.Header().Set("WWW-Authenticate", challenge)
+					rw.WriteHeader(http.StatusUnauthorized)
+				case req.URL.EscapedPath() == path+"/blobs/"+digest.FromBytes(layer).String():
+					_, _ = rw.Write(layer)
+				case strings.HasPrefix(req.URL.EscapedPath(), path+"/manifests/") && req.URL.Query().Get("ns") == "registry.test":
+					rw.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+					rw.Header().Set("Docker-Content-Digest", digest.FromBytes(manifest).String())
+					_, _ = rw.Write(manifest)
+				default:
+					t.Errorf("%s %s", req.Method, req.URL)
+				}
+			})
+			w.configure("skip_verify = true\n[host.\"https://mirror.test" + c.url +
+				"\"]\noverride_path = true\nskip_verify = true\n")
+			repo := w.repository(nil)
+			desc, err := repo.Resolve(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := repo.Document(t.Context(), desc); err != nil {
+				t.Error(err)
+			}
+			if err := w.blob(repo, layer); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
