@@ -128,9 +128,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case code == http.StatusForbidden && req.Method == http.MethodHead:
 		cancel()
 		resp.Body.Close()
-		return nil, refuse(req.Context(), &forbiddenError{
-			method: req.Method, path: req.URL.Path, status: resp.Status, said: t.reason(req),
-		})
+		head, said := t.reason(req)
+		if head == nil {
+			return nil, refuse(req.Context(), &forbiddenError{
+				method: req.Method, path: req.URL.Path, status: resp.Status, said: said,
+			})
+		}
+		resp = head
 	}
 	if err := part.check(req, resp); err != nil {
 		cancel()
@@ -210,22 +214,30 @@ const timeReason = 5 * time.Second
 
 // reason asks by GET for what the answer 403 to a HEAD cannot say, since it has no body: that the registry admits only
 // some addresses, or has no access to its own keys. The library would ask for it as well, up to five times, and follow
-// redirects. This is one request to the same URL with the same authorization, and all that comes of it is a text:
-// nothing if the answer is no 403.
-func (t *transport) reason(head *http.Request) string {
+// redirects. This is one request to the same URL with the same authorization.
+//
+// The answer may be a good one: the URL to which a registry redirects may be signed for GET alone, and some proxies
+// refuse HEAD. Then it is returned as the answer to the HEAD, without its body, since both have the same header (RFC
+// 9110, 9.3.2). Otherwise all that comes of it is a text: nothing if the answer is no 403.
+func (t *transport) reason(head *http.Request) (good *http.Response, said string) {
 	ctx, cancel := context.WithTimeout(head.Context(), timeReason)
 	defer cancel()
 	req := asItIs(ctx, head)
 	req.Method = http.MethodGet
 	resp, err := t.of(req).RoundTrip(req)
 	if err != nil {
-		return ""
+		return nil, ""
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusForbidden {
-		return ""
+	switch resp.StatusCode {
+	case http.StatusOK:
+		answer := *resp
+		answer.Body, answer.Request = http.NoBody, head
+		return &answer, ""
+	case http.StatusForbidden:
+		return nil, serverMessage(resp, cancel)
 	}
-	return serverMessage(resp, cancel)
+	return nil, ""
 }
 
 // serverMessage is what a registry says beside a status, such as how many pulls it allows, in the form of the

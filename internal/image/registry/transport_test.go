@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 
 	"berth/internal/model"
 )
@@ -42,7 +44,7 @@ func TestARegistrysDateIsByItsOwnClock(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfA403IsAskedForOnce: whatever the answer, the error stays that of the HEAD, nothing further is asked,
+// TestTheReasonOfA403IsAskedForOnce: whatever the answer, unless it is a good one, the error stays that of the HEAD, nothing further is asked,
 // and the pull does not wait for long. Seen to fail without transport.reason, without timeReason (30 s), and with the
 // request left to the library, which follows the redirect seven times and has a text of any length in the error.
 func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
@@ -63,7 +65,6 @@ func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
 			http.Error(rw, "<html>", http.StatusForbidden)
 		}, ""},
 		"too long":         {said(403, strings.Repeat("x", maxSaid)), ""},
-		"a good answer":    {said(200, "a manifest"), ""},
 		"not found":        {said(404, "unknown"), ""},
 		"too many":         {said(429, "slower"), ""},
 		"an error":         {said(500, "broken"), ""},
@@ -120,5 +121,85 @@ func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
 				t.Errorf("asked %q", asked)
 			}
 		})
+	}
+}
+
+// TestAManifestIsReadByGETWhereHEADIsForbidden: a registry redirects to a store with a URL that is signed for GET, which
+// the store does not take for HEAD, or a proxy refuses HEAD itself. Seen to fail where the answer to the GET was thrown
+// away unless it was a 403.
+func TestAManifestIsReadByGETWhereHEADIsForbidden(t *testing.T) {
+	manifest := []byte(`{"schemaVersion":2}`)
+	want := digest.FromBytes(manifest)
+	for name, c := range map[string]struct {
+		moved  bool
+		body   func(rw http.ResponseWriter)
+		header bool   // the answer has the digest
+		wrong  string // in the error; empty: it is read
+	}{
+		"signed for GET":              {moved: true},
+		"signed for GET, with digest": {moved: true, header: true},
+		"no HEAD":                     {header: true},
+		"no HEAD, without a digest":   {},
+		"a manifest without an end": {moved: true, wrong: "max_document", body: func(rw http.ResponseWriter) {
+			for chunk := make([]byte, 1<<20); ; {
+				if _, err := rw.Write(chunk); err != nil {
+					return
+				}
+			}
+		}},
+		"a page": {wrong: "no manifest", body: func(rw http.ResponseWriter) { fmt.Fprint(rw, "<html>log in</html>") }},
+	} {
+		for _, ref := range []string{"registry.test/a:1", "registry.test/a@" + want.String()} {
+			if c.wrong != "" && strings.Contains(ref, "@") {
+				continue // what comes is compared with the digest when it is read
+			}
+			t.Run(name+" "+ref, func(t *testing.T) {
+				w := newWorld(t)
+				answer := func(rw http.ResponseWriter, req *http.Request) {
+					if req.Method == http.MethodHead {
+						rw.WriteHeader(http.StatusForbidden)
+						return
+					}
+					rw.Header().Set("Content-Type", "binary/octet-stream")
+					if c.header {
+						rw.Header().Set("Docker-Content-Digest", want.String())
+					}
+					if c.body != nil {
+						c.body(rw)
+						return
+					}
+					_, _ = rw.Write(manifest)
+				}
+				w.serve("store.test:443", func(rw http.ResponseWriter, req *http.Request) {
+					if req.URL.Query().Get("signature") != "good" || req.Header.Get("Authorization") != "" {
+						t.Errorf("%s %s with %q", req.Method, req.URL, req.Header.Get("Authorization"))
+					}
+					answer(rw, req)
+				})
+				w.serve("registry.test:443", func(rw http.ResponseWriter, req *http.Request) {
+					if c.moved {
+						http.Redirect(rw, req, "https://store.test/object?signature=good", http.StatusTemporaryRedirect)
+						return
+					}
+					answer(rw, req)
+				})
+				named, err := reference.ParseNormalizedNamed(ref)
+				if err != nil {
+					t.Fatal(err)
+				}
+				repo, err := w.client.Repository(t.Context(), named, &model.Auth{RegistryToken: registryToken})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer repo.Close()
+				desc, err := repo.Resolve(t.Context())
+				switch {
+				case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
+					t.Errorf("%+v, error %v", desc, err)
+				case c.wrong == "" && (err != nil || desc.Digest != want || desc.Size != int64(len(manifest))):
+					t.Errorf("%+v, error %v", desc, err)
+				}
+			})
+		}
 	}
 }
