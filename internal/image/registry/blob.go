@@ -190,6 +190,7 @@ func (b *Blob) fetch(host docker.RegistryHost) (io.ReadCloser, error) {
 		}
 		return nil, err
 	}
+	b.repo.answered(host)
 	return &counted{ReadCloser: rc, release: func() { pool.Release(host.Host) }}, nil
 }
 

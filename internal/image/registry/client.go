@@ -60,6 +60,7 @@ type Client struct {
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 	proxies *proxies
 	roots   roots
+	silence silence
 }
 
 // The library refuses a manifest of more than 4 MiB or so as one that is not there. This package has a bound of its
@@ -378,6 +379,7 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 			began := time.Now()
 			err := ask(withRefusal(quiet(ctx)), h)
 			if err == nil {
+				r.answered(h)
 				return nil
 			}
 			if ctx.Err() != nil {
@@ -400,41 +402,6 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 			return err
 		}
 	}
-}
-
-// longWait is how long a host may keep a request waiting, and fail, and still be asked first.
-const longWait = time.Second
-
-// waited notes a host that has failed without an answer, and has taken long for it. Each request of a pull would wait
-// for it: to a mirror that is switched off, half a minute for each manifest and layer.
-func (r *Repository) waited(host docker.RegistryHost, since time.Time, f *failure) {
-	if !f.unanswered || time.Since(since) < longWait {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if at := endpointOf(host); !r.silent[at] && len(r.hosts) > 1 {
-		r.silent[at] = true
-		r.log.Warn("registry host does not answer, it is asked last for the rest of this image", "host", host.Host,
-			"error", f)
-	}
-}
-
-// inOrder are hosts in the order in which they are asked: those that did not answer come last.
-func (r *Repository) inOrder(hosts []docker.RegistryHost) []docker.RegistryHost {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	hosts = slices.Clone(hosts)
-	slices.SortStableFunc(hosts, func(a, b docker.RegistryHost) int {
-		switch a, b := r.silent[endpointOf(a)], r.silent[endpointOf(b)]; {
-		case a == b:
-			return 0
-		case a:
-			return 1
-		}
-		return -1
-	})
-	return hosts
 }
 
 // pause waits between two attempts, and no shorter than the registry asked for.

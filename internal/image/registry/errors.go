@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"time"
@@ -35,6 +36,8 @@ type failure struct {
 	failing    bool // the host has answered that it cannot
 	retryAfter time.Duration
 	busy       bool // the host is asked too often
+	// unreachable says that there is no connection to the host, or to the proxy before it.
+	unreachable bool
 }
 
 func (f *failure) Error() string { return f.text }
@@ -120,6 +123,8 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind = err
 	default:
 		f.kind, f.transient, f.unanswered = errdefs.ErrUnavailable, true, true
+		var connection *connectionError
+		f.unreachable = isDial(err) || errors.As(err, &connection) && connection.dial
 	}
 	f.text = r.told(host, f)
 	if a, ok := host.Authorizer.(*authorizer); ok && a.withheld != "" && errdefs.IsUnauthorized(f.kind) {
@@ -183,6 +188,15 @@ func tooLarge(what string, limit int64) error {
 }
 
 // connectionError hides a timeout or a cut connection from the library, which would try again at once, without a pause.
-type connectionError struct{ text string }
+type connectionError struct {
+	text string
+	dial bool // the connection was not made
+}
 
 func (e *connectionError) Error() string { return e.text }
+
+// isDial tells whether an error is that a connection was not made.
+func isDial(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect")
+}

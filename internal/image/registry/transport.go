@@ -111,7 +111,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		var timeout net.Error
 		if req.Context().Err() == nil && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 			errors.As(err, &timeout) && timeout.Timeout()) {
-			err = &connectionError{text: err.Error()}
+			err = &connectionError{text: err.Error(), dial: isDial(err)}
 		}
 		return nil, err
 	}
