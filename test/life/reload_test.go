@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -386,6 +387,25 @@ func TestTheDebugSocketTellsOfADaemonThatIsNotWell(t *testing.T) {
 	}
 	if files, err := filepath.Glob(filepath.Join(n.State, "dumps", "*")); err != nil || len(files) != 10 {
 		t.Errorf("%d files are kept: %v", len(files), err)
+	}
+}
+
+// TestTheHealthChecksPassHoweverLargeTheLabelsOfPodsAre: systemd would end berthd again and again for pods that somebody
+// gave large labels. No server sends a list of all of these pods in one message. Seen to fail with a check that lists
+// all pods.
+func TestTheHealthChecksPassHoweverLargeTheLabelsOfPodsAre(t *testing.T) {
+	t.Parallel()
+	nodetest.BerthOnly(t, "it is Berth's")
+	n := nodetest.Start(t, node.Options{})
+	large := strings.Repeat("x", 1<<20)
+	for range 34 {
+		nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Network: cri.NamespaceMode_NODE}),
+			func(c *cri.PodSandboxConfig) { c.Labels = map[string]string{"large": large} })
+	}
+	_, err := n.Runtime.ListPodSandbox(t.Context(), &cri.ListPodSandboxRequest{})
+	nodetest.WantCode(t, err, codes.ResourceExhausted)
+	if code, text := debugClient(t, n)("/healthz"); code != http.StatusOK {
+		t.Errorf("health: %d %q", code, text)
 	}
 }
 
