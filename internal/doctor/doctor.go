@@ -81,6 +81,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"inotify", checkInotify},
 		{"processes", checkProcesses},
 		{"files", checkFiles},
+		{"keys", checkKeys},
 		{"programs", checkPrograms},
 		{"socket", checkSocket},
 		{"daemon", checkDaemon},

@@ -58,6 +58,21 @@ func TestSecurityModulesAreJudged(t *testing.T) {
 	}
 }
 
+// TestTheQuotaOfKeysIsJudged. Seen to fail with either comparison left out.
+func TestTheQuotaOfKeysIsJudged(t *testing.T) {
+	for users, want := range map[string]Level{
+		"    0:    95 94/94 89/1000000 1841/25000000\n":                                           Good,
+		"    0:    95 94/94 950000/1000000 1841/25000000\n":                                       Poor,
+		" 1000:     1 1/1 1/200 9/20000\n    0:    95 94/94 89/1000000 24000000/25000000\n":       Poor,
+		" 1000:   199 199/199 199/200 19999/20000\n    0:    95 94/94 89/1000000 1841/25000000\n": Good,
+		"": Good, "odd": Good,
+	} {
+		if f := judgeKeys(users); f.Level != want || f.Level != Good && f.Advice == "" {
+			t.Errorf("%q: %+v", users, f)
+		}
+	}
+}
+
 func TestCgroupsAreJudged(t *testing.T) {
 	all1 := []string{"rw", "cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"}
 	all2 := []string{"cpu", "cpuset", "io", "memory", "pids"}

@@ -74,3 +74,32 @@ func checkFiles(context.Context, Config) Finding {
 	}
 	return good(detail)
 }
+
+// checkKeys looks at how much root has of its quota of keys in the kernel.
+func checkKeys(context.Context, Config) Finding {
+	users, err := os.ReadFile("/proc/key-users")
+	if err != nil {
+		return good("the kernel does not say who has keys") // it may be built without keys
+	}
+	return judgeKeys(string(users))
+}
+
+// judgeKeys judges the quota of root in the text of /proc/key-users, which has for each user the quotas of keys and of
+// their bytes as what is used and what there is: "    0:   95 94/94 89/1000000 1841/25000000".
+func judgeKeys(users string) Finding {
+	for line := range strings.Lines(users) {
+		var uid, all, keys, known, used, most, bytes, room int
+		if n, _ := fmt.Sscanf(line, "%d: %d %d/%d %d/%d %d/%d", &uid, &all, &keys, &known, &used, &most, &bytes,
+			&room); n != 8 || uid != 0 {
+			continue
+		}
+		detail := fmt.Sprintf("root has %d of %d keys, with %d of %d bytes", used, most, bytes, room)
+		if used > most/10*9 || bytes > room/10*9 {
+			return poor(detail, "Containers that libcontainer or runc set up, and restored ones, do not start without room "+
+				"for a session keyring. See whose keys it has: cat /proc/keys\nRaise it: sysctl -w kernel.keys.root_maxkeys and "+
+				"kernel.keys.root_maxbytes. Root of a container adds keys where its pod has no seccomp profile.")
+		}
+		return good(detail)
+	}
+	return good("root has no keys")
+}

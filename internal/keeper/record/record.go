@@ -223,11 +223,14 @@ type Join struct {
 	Umask      *uint32           `json:"umask,omitempty"`
 	OOMScore   *int              `json:"oomScore,omitempty"`
 	Keyring    string            `json:"keyring,omitempty"`
-	RootUID    int               `json:"rootUID,omitempty"` // on the host
-	RootGID    int               `json:"rootGID,omitempty"`
-	Limits     []stage.Limit     `json:"limits,omitempty"`
-	AppArmor   string            `json:"appArmor,omitempty"`
-	Label      string            `json:"label,omitempty"` // of SELinux
+	// KeyringUID is the user to whom the session keyring belongs. 0: the container's root, as in containers that
+	// libcontainer or an earlier version of the keeper has set up.
+	KeyringUID uint32        `json:"keyringUID,omitempty"`
+	RootUID    int           `json:"rootUID,omitempty"` // on the host
+	RootGID    int           `json:"rootGID,omitempty"`
+	Limits     []stage.Limit `json:"limits,omitempty"`
+	AppArmor   string        `json:"appArmor,omitempty"`
+	Label      string        `json:"label,omitempty"` // of SELinux
 	// Delegated: the container may write to its cgroup of version 2, and to what is below that.
 	Delegated bool `json:"delegated,omitempty"`
 	// Filter is the key of the seccomp filter that was loaded for it, empty: none.

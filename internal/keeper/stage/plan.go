@@ -229,7 +229,7 @@ func (t *Target) encode(e *encoder) error {
 	}
 	if t.Keyring != "" {
 		pl.flags |= C.STAGE_KEYRING
-		pl.keyring = e.text(t.Keyring)
+		pl.keyring, pl.keyring_uid = e.text(t.Keyring), C.uint32_t(t.KeyringUID)
 	}
 	pl.limits = e.limits(t.Limits)
 	pl.cgroups.count = C.uint32_t(len(t.Cgroups))

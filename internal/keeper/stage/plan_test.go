@@ -101,7 +101,7 @@ func FuzzPlan(f *testing.F) {
 	}
 	setup := &Setup{
 		Root: "/root", Make: unix.CLONE_NEWNS | unix.CLONE_NEWPID, User: "/user", Umask: 0o22, OOMScore: &score,
-		Keyring: "ring", KeyringRight: 8,
+		Keyring: "ring", KeyringRight: 8, KeyringUID: 3000000000,
 		Cgroups: []string{"a", "b"}, Wait: true, Limits: limits, ReopenNull: true,
 		Join: []Namespace{{unix.CLONE_NEWNET, "/net"}, {unix.CLONE_NEWPID, "/pid"}},
 	}
@@ -116,7 +116,7 @@ func FuzzPlan(f *testing.F) {
 		Operation{Kind: Mount, Type: "proc", Source: "proc", Target: "/proc", Data: "hidepid=2,gid=5"})
 	target := &Target{Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUSER, Cgroups: []string{"a"},
 		Umask: &mask, OOMScore: &score,
-		Keyring: "ring", Limits: limits}
+		Keyring: "ring", KeyringUID: 3000000000, Limits: limits}
 	for _, plan := range [][]byte{
 		content(f, proc, setup.encode, true), content(f, proc, setup.encode, false), content(f, proc, target.encode, true),
 		content(f, proc, nil, false),

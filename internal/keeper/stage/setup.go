@@ -37,7 +37,9 @@ type Setup struct {
 	Keyring  string // name of the session keyring; empty: the keeper's is kept
 	// KeyringRight is added to the rights to it.
 	KeyringRight uint32
-	Limits       []Limit
+	// KeyringUID is the user to whom it belongs; 0: the container's root.
+	KeyringUID uint32
+	Limits     []Limit
 	// ReopenNull: standard streams that are the host's /dev/null become the container's.
 	ReopenNull bool
 	Operations []Operation
@@ -177,6 +179,7 @@ func (s *Setup) encode(e *encoder) error {
 	if s.Keyring != "" {
 		pl.flags |= C.STAGE_KEYRING
 		pl.keyring, pl.keyring_right = e.text(s.Keyring), C.uint32_t(s.KeyringRight)
+		pl.keyring_uid = C.uint32_t(s.KeyringUID)
 	}
 	pl.cgroups.count = C.uint32_t(len(s.Cgroups))
 	pl.root, pl.root_propagation = e.text(s.Root), C.uint32_t(s.RootPropagation)

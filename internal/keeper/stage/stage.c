@@ -460,7 +460,8 @@ static void label_keyring(void)
 	close(fd);
 }
 
-static void join_keyring(void)
+/* Returns whether it has joined the container's session keyring. If not, errno says why, and nothing has changed. */
+static int join_keyring_as_user(void)
 {
 	char text[512];
 	const char *s = text;
@@ -468,15 +469,11 @@ static void join_keyring(void)
 	long ring, n;
 	int fields;
 
-	if (!(stage_plan->flags & STAGE_KEYRING))
-		return;
 	ring = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, stage_text(stage_plan->keyring), 0, 0, 0);
-	if (ring < 0 && errno == ENOSYS)
-		return;
 	if (ring < 0)
-		stage_fail(STEP_KEYRING);
+		return 0;
 	if (stage_plan->keyring_right == 0)
-		return;
+		return 1;
 	/* type;user;group;rights;name */
 	n = syscall(SYS_keyctl, KEYCTL_DESCRIBE, ring, text, sizeof(text) - 1);
 	if (n < 0)
@@ -487,6 +484,34 @@ static void join_keyring(void)
 	if (!s || sscanf(s, "%x", &rights) != 1)
 		fail_with(STEP_KEYRING, EPROTO);
 	if (syscall(SYS_keyctl, KEYCTL_SETPERM, ring, rights | stage_plan->keyring_right, 0, 0) != 0)
+		stage_fail(STEP_KEYRING);
+	return 1;
+}
+
+/*
+ * A keyring counts against the quota of the real user who makes it, and whoever has the same user ID for files may join
+ * it by its name. Both would be the host's root for all containers without a user namespace: root of one could use up
+ * the quota of all, without which no container starts, and could join the keyrings of the others. So the keyring of
+ * such a container belongs to a user that no process has.
+ */
+static void join_keyring(void)
+{
+	int joined;
+
+	if (!(stage_plan->flags & STAGE_KEYRING))
+		return;
+	if (stage_plan->keyring_uid && syscall(SYS_setresuid, stage_plan->keyring_uid, -1, -1) == 0) {
+		syscall(SYS_setfsuid, stage_plan->keyring_uid);
+		joined = join_keyring_as_user();
+		syscall(SYS_setfsuid, 0);
+		if (syscall(SYS_setresuid, 0, 0, 0) != 0)
+			stage_fail(STEP_ROOT);
+		be_closed();
+		if (joined)
+			return;
+	}
+	/* Where the keeper may not be that user, or the node gives only root a quota (kernel.keys.maxkeys), it is root's. */
+	if (!join_keyring_as_user() && errno != ENOSYS)
 		stage_fail(STEP_KEYRING);
 }
 

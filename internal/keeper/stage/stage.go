@@ -113,7 +113,9 @@ type Target struct {
 	Umask    *uint32
 	OOMScore *int
 	Keyring  string // name of the session keyring; empty: the keeper's is kept
-	Limits   []Limit
+	// KeyringUID is the user to whom it belongs; 0: the container's root.
+	KeyringUID uint32
+	Limits     []Limit
 }
 
 // ErrSubtreeControl is the error of Join if the kernel allows no processes in Target.Cgroup, because cgroups below it
@@ -313,6 +315,11 @@ func (p *Process) failure(step, operation int32, errno unix.Errno) error {
 			return fmt.Errorf("set the SELinux label %q: %w", p.Label, errno)
 		}
 		return fmt.Errorf("set the AppArmor profile %q: %w", p.AppArmor, errno)
+	case C.STEP_KEYRING:
+		if errno == unix.EDQUOT {
+			return fmt.Errorf("%s: the quota of keys of its user is used up (/proc/key-users; for root, "+
+				"kernel.keys.root_maxkeys and root_maxbytes): %w: %w", steps[step], errno, errdefs.ErrResourceExhausted)
+		}
 	case C.STEP_CGROUP:
 		return fmt.Errorf("%s: %w", steps[step], ofKind(errno))
 	case C.STEP_FORK, C.STEP_PROC:

@@ -189,7 +189,7 @@ struct stage_plan {
 	uint32_t keyring_right; /* added to those to the session keyring */
 	uint32_t user;          /* offset of the path of the user namespace; 0: the host's */
 	uint32_t born;          /* namespaces (CLONE_NEW*) that STAGE_CLONE's child is created in */
-	uint32_t unused;
+	uint32_t keyring_uid;   /* user of the session keyring; 0: the container's root. An exec's too */
 
 	/*
 	 * struct sock_filter: with STAGE_FORK and without STAGE_FILTER_EARLY, a filter that is loaded before the fork. It

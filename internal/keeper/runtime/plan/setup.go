@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"os"
 	"path"
@@ -134,6 +135,7 @@ func Setup(
 	s := &stage.Setup{
 		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
 		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: KeyringSearch,
+		KeyringUID: join.KeyringUID,
 	}
 	if config.Umask != nil {
 		s.Umask = *config.Umask
@@ -177,6 +179,15 @@ const (
 	KeyringSearch         = 0x80000
 	keyringSearchByOthers = 0x8
 )
+
+// KeyringUID is the user to whom the session keyring of a container without a user namespace belongs. The kernel limits
+// the keys of each user, 200 of one that is not root, so containers do not share it. It is of the upper half of the user
+// IDs, which no system gives to users, since some programs take these for negative numbers.
+func KeyringUID(id string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return 0xe0000000 | h.Sum32()>>4
+}
 
 // ownDev: /dev is set up, and not the host's.
 func ownDev(config *configs.Config) bool {

@@ -96,7 +96,8 @@ func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) 
 		p.Label = j.Label
 	}
 	t := &stage.Target{
-		Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits,
+		Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring,
+		KeyringUID: j.KeyringUID, Limits: j.Limits,
 	}
 	if l.Process.OOMScoreAdj != nil { // an update has changed it since the container started
 		t.OOMScore = l.Process.OOMScoreAdj

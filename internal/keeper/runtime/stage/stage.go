@@ -86,6 +86,9 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if reason = e.stages.NotStaged(l.Spec, l.Config, p, join, reason); reason != "" {
 		return &runtime.Declined{Reason: reason}
 	}
+	if join.Keyring != "" && join.Namespaces&unix.CLONE_NEWUSER == 0 {
+		join.KeyringUID = plan.KeyringUID(c.ID())
+	}
 	proc, limits, err := e.process(ctx, c, l.Spec, join)
 	if err != nil {
 		return err
