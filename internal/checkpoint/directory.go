@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,12 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/checkpoint/archive"
 	"berth/internal/dirtree"
+	"berth/internal/lease"
 )
 
 type subdir = dirtree.Dir[struct{}]
@@ -80,29 +83,30 @@ func (d *directory) sub(name string) *subdir {
 	return d.tree.Root().Below(name)
 }
 
+// leaseWait is how long open waits for a process that holds a lease of the file.
+const leaseWait = 2 * time.Second
+
 // open opens a file by its path, which must have no link in it.
 func (d *directory) open(name string) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	}
-	for {
-		fd, err := unix.Openat2(int(d.root.Fd()), name, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-		f := os.NewFile(uintptr(fd), name)
-		if d.rootOnly {
-			if err := rootsOwn(f); err != nil {
-				f.Close()
-				return nil, err
-			}
-		}
-		return f, nil
+	// The kernel says EAGAIN also where something on the path is renamed meanwhile.
+	fd, err := lease.Open(context.Background(), leaseWait, func() (int, error) {
+		return unix.Openat2(int(d.root.Fd()), name, &how)
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
+	f := os.NewFile(uintptr(fd), name)
+	if d.rootOnly {
+		if err := rootsOwn(f); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
 }
 
 // metadata reads a regular file of metadata.

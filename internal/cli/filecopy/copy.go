@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/lease"
 	"berth/internal/sparse"
 )
 
@@ -22,7 +24,8 @@ type copier struct {
 	skipped  func(path, why string)
 	top      unix.Stat_t // the first directory that the copy made
 	hasTop   bool
-	leftOver int // how many entries have been skipped
+	leftOver int           // how many entries have been skipped
+	waited   time.Duration // for leases, see leaseWait
 }
 
 // Copy copies a file, or a directory with all that is in it. A directory that exists takes the source under the
@@ -112,11 +115,28 @@ func (t *Tree) destination(ctx context.Context, path, name string, directory boo
 	return fd, name, nil
 }
 
-// reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again.
-func reopen(fd, flags int) (*os.File, error) {
+// leaseWait is how long a copy waits in all for processes that hold leases of its files.
+const leaseWait = 3 * time.Second
+
+// reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again. A file whose lease
+// a process does not give up is an error that is unix.EAGAIN.
+func (c *copier) reopen(fd, flags int) (*os.File, error) {
 	name := "/proc/self/fd/" + strconv.Itoa(fd)
-	opened, err := unix.Open(name, flags|unix.O_CLOEXEC, 0)
+	begin := time.Now()
+	waited := false
+	opened, err := lease.Open(c.ctx, leaseWait-c.waited, func() (int, error) {
+		fd, err := unix.Open(name, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		waited = waited || err == unix.EAGAIN
+		return fd, err
+	})
+	if waited {
+		c.waited += time.Since(begin)
+	}
 	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(opened, false); err != nil {
+		unix.Close(opened)
 		return nil, err
 	}
 	return os.NewFile(uintptr(opened), name), nil
@@ -144,7 +164,7 @@ func (c *copier) give(fd int) error {
 
 // file copies a regular file, of which in is a descriptor of O_PATH, to a name in the directory parent.
 func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (err error) {
-	source, err := reopen(in, unix.O_RDONLY)
+	source, err := c.reopen(in, unix.O_RDONLY)
 	if err != nil {
 		return c.fault("open", path, err)
 	}
@@ -155,7 +175,7 @@ func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (e
 	if created {
 		out = os.NewFile(uintptr(fd), name)
 	} else if err == unix.EEXIST {
-		out, err = existing(parent, name, is, c.to.inside)
+		out, err = c.existing(parent, name, is)
 	}
 	if err != nil {
 		return c.fault("write the copy of", path, err)
@@ -207,7 +227,7 @@ func (r reader) Read(p []byte) (int, error) {
 }
 
 // existing empties a regular file, which keeps its owner and its mode.
-func existing(parent int, name string, source *unix.Stat_t, inside bool) (*os.File, error) {
+func (c *copier) existing(parent int, name string, source *unix.Stat_t) (*os.File, error) {
 	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -222,10 +242,10 @@ func existing(parent int, name string, source *unix.Stat_t, inside bool) (*os.Fi
 	}
 	switch is.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		if inside && kernels(fd) {
+		if c.to.inside && kernels(fd) {
 			return nil, errKernels
 		}
-		return reopen(fd, unix.O_WRONLY|unix.O_TRUNC)
+		return c.reopen(fd, unix.O_WRONLY|unix.O_TRUNC)
 	case unix.S_IFLNK:
 		return nil, unix.ELOOP
 	}
@@ -256,7 +276,7 @@ func (c *copier) directory(in int, is *unix.Stat_t, parent int, name, path strin
 	if is.Dev == c.top.Dev && is.Ino == c.top.Ino {
 		return fmt.Errorf("%s is copied into itself", path)
 	}
-	list, err := reopen(in, unix.O_RDONLY|unix.O_DIRECTORY)
+	list, err := c.reopen(in, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return c.fault("open", path, err)
 	}
@@ -310,7 +330,12 @@ func (c *copier) entry(in int, name string, out int, path string) error {
 		c.skip(path, errKernels.Error())
 		return nil
 	case kind == unix.S_IFREG:
-		return c.file(fd, &is, out, name, path)
+		err := c.file(fd, &is, out, name, path)
+		if errors.Is(err, unix.EAGAIN) {
+			c.skip(path, "a process holds a lease of it, or of the file that it replaces")
+			return nil
+		}
+		return err
 	case len(path) > unix.PathMax: // each level has descriptors and a path in memory
 		c.skip(path, "its path is longer than any that could be opened")
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/asroot"
+	"berth/internal/lease/leasetest"
 )
 
 // rooted is a tree as that of a container, in a directory, and another directory outside of it that nobody may reach.
@@ -335,5 +337,36 @@ func TestAFileWithoutALengthEnds(t *testing.T) {
 	defer cancel()
 	if err := (&copier{ctx: ctx}).content(to, endless, false); err == nil || ctx.Err() != nil {
 		t.Error(err)
+	}
+}
+
+// TestALeaseHoldsNoCopyUp: a container may hold leases of its files, each of which holds up an open for 45 s. The copy
+// goes on without these files, and says so. Seen to fail with a plain open in reopen.
+func TestALeaseHoldsNoCopyUp(t *testing.T) {
+	t.Parallel()
+	tree, root, outside := rooted(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		put(t, filepath.Join(root, "dir", name), "content of "+name)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		leasetest.Hold(t, filepath.Join(root, "dir", name))
+	}
+	var skipped []string
+	begin := time.Now()
+	err := Copy(t.Context(), tree, "/dir", Here(), outside, func(path, why string) {
+		skipped = append(skipped, filepath.Base(path))
+		if !strings.Contains(why, "lease") {
+			t.Errorf("%s is skipped, because %s", path, why)
+		}
+	})
+	if took := time.Since(begin); took > 2*leaseWait {
+		t.Errorf("it took %s", took)
+	}
+	slices.Sort(skipped)
+	if err == nil || !slices.Equal(skipped, []string{"a", "b", "c"}) {
+		t.Errorf("skipped %q, %v", skipped, err)
+	}
+	if got := read(t, filepath.Join(outside, "dir", "d")); got != "content of d" {
+		t.Errorf("the other file has %q", got)
 	}
 }

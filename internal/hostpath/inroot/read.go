@@ -3,17 +3,24 @@ package inroot
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/lease"
 )
+
+// leaseWait is how long Open waits for a process that holds a lease of the file.
+const leaseWait = 2 * time.Second
 
 // Read reads a file of an image, as File does. A file that is missing is empty.
 func Read(root, name string, limit int64) (string, error) {
@@ -87,5 +94,7 @@ func Open(root, name string, limit int64) (*os.File, error) {
 	if info.Size() > limit {
 		return nil, fmt.Errorf("%d bytes, over the limit of %d: %w", info.Size(), limit, errdefs.ErrInvalidArgument)
 	}
-	return pathrs.Reopen(handle, unix.O_RDONLY)
+	return lease.Open(context.Background(), leaseWait, func() (*os.File, error) {
+		return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_NONBLOCK)
+	})
 }
