@@ -7,9 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/probe"
 	"berth/internal/manifest"
@@ -42,7 +44,9 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			status, err := r.attend(ctx, running)
 			if err != nil {
 				if ctx.Err() == nil {
-					p.note("container %s: %v", name, err)
+					if connection.Code(err) != codes.NotFound || !p.stoppedElsewhere(ctx) {
+						p.note("container %s: %v", name, err)
+					}
 					r.ended(finished, code)
 				}
 				return
@@ -50,7 +54,7 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			finished, code = time.Unix(0, status.GetFinishedAt()), status.GetExitCode()
 		}
 		p.setReady(name, false)
-		if ctx.Err() != nil || !restarts(p.Pod.Pod, r.container, code) || !p.mayRestart() {
+		if ctx.Err() != nil || !restarts(p.Pod.Pod, r.container, code) || p.isStopped(ctx, finished) || !p.mayRestart() {
 			r.ended(finished, code)
 			return
 		}
@@ -68,8 +72,8 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			r.ended(time.Now(), 1)
 			return
 		}
-		if running == nil && p.s.Lasting && p.lost(ctx) {
-			r.ended(time.Now(), 1) // who keeps the pod makes it anew
+		if running == nil && p.stoppedElsewhere(ctx) {
+			r.ended(finished, code)
 			return
 		}
 		if running == nil {

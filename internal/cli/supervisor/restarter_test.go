@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestAContainerWhoseProbeFailsIsKilledUntilItEnds: as by a kubelet, which looks at the result again and again. Seen to
@@ -121,6 +122,66 @@ func TestAPodWhoseSandboxIsGoneEnds(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("the containers are kept:\n%s", said)
 		}
+	}
+}
+
+// TestAPodOfRunEndsWhereSomebodyStopsIt: with the exit code of its container, and one line that says why. Seen to fail
+// where its containers were started again for ever, with a note each time.
+func TestAPodOfRunEndsWhereSomebodyStopsIt(t *testing.T) {
+	for what, end := range map[string]func(n *node, c *cri.ContainerStatus){
+		"stopped, its sandbox a moment later": func(n *node, c *cri.ContainerStatus) {
+			n.exited(c, 143)
+			time.AfterFunc(sandboxGoes/4, func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.gone = true
+			})
+		},
+		"removed": func(n *node, _ *cri.ContainerStatus) { n.gone, n.containers = true, nil },
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := &node{}
+			s, said := on(t, n, false)
+			pod := run(t, s, document(t, "Always", two))
+			for _, id := range []string{"a-0", "b-0"} {
+				_, c, err := n.find("", id)
+				if err != nil {
+					break // the other one's end has removed it too
+				}
+				n.mu.Lock()
+				end(n, c)
+				n.mu.Unlock()
+			}
+			select {
+			case <-pod.Done():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("the containers are kept:\n%s", said)
+			}
+			if want := "pod default/p was stopped or removed: it is not started again\n"; said.String() != want {
+				t.Errorf("it is said %q, want %q", said, want)
+			}
+			if what != "removed" && pod.Code() != 143 {
+				t.Errorf("the exit code is %d", pod.Code())
+			}
+		})
+	}
+}
+
+// TestAnInitContainerOfAStoppedPodIsNotStartedAgain. Seen to fail where the next attempt was announced and made.
+func TestAnInitContainerOfAStoppedPodIsNotStartedAgain(t *testing.T) {
+	n := &node{ends: map[string]int32{"i": 143}}
+	n.after = func(call string) error {
+		if call == "StartContainer i" {
+			n.mu.Lock()
+			n.gone = true
+			n.mu.Unlock()
+		}
+		return nil
+	}
+	s, said := on(t, n, false)
+	_, err := s.Run(t.Context(), document(t, "Always", inTurn...))
+	if err == nil || !strings.Contains(err.Error(), "was stopped or removed") || said.String() != "" {
+		t.Errorf("the error is %v, and it is said %q", err, said)
 	}
 }
 

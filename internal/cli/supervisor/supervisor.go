@@ -40,6 +40,8 @@ type Pod struct {
 	loops    sync.WaitGroup // of all containers
 	ordinary sync.WaitGroup // of the containers that are neither init containers nor sidecars
 	done     chan struct{}  // closed when all ordinary containers have ended for good
+	// toldStopped: it is said once that somebody has stopped the pod.
+	toldStopped sync.Once
 
 	mu      sync.Mutex // guards the rest
 	ends    []containerEnd
@@ -295,10 +297,17 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 		if p.s.Once || !restarts(p.Pod.Pod, c, status.GetExitCode()) || !p.mayRestart() {
 			return &launch.InitError{Pod: p.FullName(), Container: running, Status: status}
 		}
-		wait := r.delays.Next(time.Unix(0, status.GetFinishedAt()))
+		finished := time.Unix(0, status.GetFinishedAt())
+		if !sleep(ctx, time.Until(finished.Add(sandboxGoes))) {
+			return ctx.Err()
+		}
+		if p.lost(ctx) {
+			return fmt.Errorf("pod %s was stopped or removed while its init containers ran", p.FullName())
+		}
+		wait := r.delays.Next(finished)
 		p.note("init container %s ended with exit code %d, and is started again in %v (restart %d)", c.Name,
 			status.GetExitCode(), wait, attempt+1)
-		if !sleep(ctx, time.Until(time.Unix(0, status.GetFinishedAt()).Add(wait))) {
+		if !sleep(ctx, time.Until(finished.Add(wait))) {
 			return ctx.Err()
 		}
 	}
@@ -342,6 +351,29 @@ func (p *Pod) lost(ctx context.Context) bool {
 		return connection.Code(err) == codes.NotFound
 	}
 	return response.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_READY
+}
+
+// sandboxGoes is how long after its containers the sandbox of a pod runs that somebody stops: the two are stopped by one
+// command, one after the other.
+const sandboxGoes = 200 * time.Millisecond
+
+// isStopped says whether the end of a container, at the time finished, is a part of the end of its pod, which somebody
+// has stopped or removed: no container of it can be started again then. It is also true once ctx has ended.
+func (p *Pod) isStopped(ctx context.Context, finished time.Time) bool {
+	return !sleep(ctx, time.Until(finished.Add(sandboxGoes))) || p.stoppedElsewhere(ctx)
+}
+
+// stoppedElsewhere is lost, and says so once, unless the pod lasts: whoever keeps such a pod makes it anew.
+func (p *Pod) stoppedElsewhere(ctx context.Context) bool {
+	if !p.lost(ctx) {
+		return false
+	}
+	p.toldStopped.Do(func() {
+		if !p.s.Lasting {
+			fmt.Fprintf(p.s.Notes, "pod %s was stopped or removed: it is not started again\n", p.FullName())
+		}
+	})
+	return true
 }
 
 func sleep(ctx context.Context, wait time.Duration) bool {
