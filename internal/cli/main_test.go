@@ -101,6 +101,9 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"run", "busybox", "--address", "tcp://x"}, command.ExitError, "systemctl start berthd"},
 		{[]string{"port-forward", "hello", "abc"}, command.ExitUsage, "no port or pair of ports"},
 		{[]string{"apply", "/", "--username", "x"}, command.ExitUsage, "--password-stdin"},
+		{[]string{"volume", "prune"}, command.ExitUsage, "give -f, or --dry-run"},
+		{[]string{"rmi", "--unused"}, command.ExitUsage, "give -f, or --dry-run"},
+		{[]string{"rmi", "-f", "busybox"}, command.ExitUsage, "are for --unused"},
 		{[]string{"version", "-o", "json"}, command.ExitError, "systemctl start berthd"},
 	} {
 		code, _, says := berth(t, c.args...)

@@ -46,7 +46,7 @@ func TestTheRecordingOfTheFirstMinutes(t *testing.T) {
 	recorded := string(text[block[2]:block[3]])
 	d := exampleNode(ctx, t)
 	p := newTypist(ctx, t, d, root)
-	d.must(ctx, t, nil, "rmi", "--unused") // the image with all of its names
+	d.must(ctx, t, nil, "rmi", "--unused", "-f") // the image with all of its names
 	shown := p.retype(t, recorded)
 	d.must(ctx, t, nil, "rm", "--all", "--force")
 	if *record {

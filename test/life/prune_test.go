@@ -76,6 +76,23 @@ func TestPruneRemovesWhatHasEnded(t *testing.T) {
 	if err := asked.Wait(); err != nil {
 		t.Error(err)
 	}
+	// All images that no container uses, but those that are pinned: the same question.
+	if code, _, complaints := typed(t, n, "--data-dir", data, "rmi", "--unused"); code != 2 ||
+		!strings.Contains(complaints, "give -f, or --dry-run") {
+		t.Errorf("rmi --unused without a terminal: exit code %d, %s", code, complaints)
+	}
+	asked = commandLine(t, n, "--data-dir", data, "rmi", "--unused")
+	shown = terminal(t, asked)
+	shown.await(t, host+"/unused:1")
+	shown.await(t, "Remove these? [y/N] ")
+	shown.write(t, "n\r")
+	if err := asked.Wait(); err == nil {
+		t.Error("an rmi --unused that was not confirmed succeeds")
+	}
+	if out := must("rmi", "--unused", "--dry-run"); strings.Count(out, "\n") != 1 ||
+		!strings.HasSuffix(out, " "+host+"/unused:1\n") || !strings.Contains(must("images", "-o", "name"), "unused:1") {
+		t.Errorf("rmi --unused --dry-run says %q", out)
+	}
 	if out := must("prune", "-f", "--images", "--volumes"); out != strings.TrimPrefix(want, "pod ended\n") {
 		t.Errorf("then %q", out)
 	}
@@ -86,6 +103,13 @@ func TestPruneRemovesWhatHasEnded(t *testing.T) {
 	if strings.Contains(pods, "ended") || strings.Count(pods, "\n") != 4 || strings.Contains(images, "unused") ||
 		!strings.Contains(images, "pinned") || volumes != "of-lives\n" {
 		t.Errorf("left are pods %q, images %q, volumes %q", pods, images, volumes)
+	}
+	if err := pull(t, n, host+"/unused:1", nil); err != nil {
+		t.Fatal(err)
+	}
+	if out := must("rmi", "--unused", "-f"); !strings.HasSuffix(out, " "+host+"/unused:1\n") ||
+		strings.Contains(must("images", "-o", "name"), "unused:1") {
+		t.Errorf("rmi --unused -f says %q", out)
 	}
 	p.write(t, "\x03")
 	_ = watched.Wait()

@@ -365,10 +365,21 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 	if got := berth(false, "prune", "--dry-run"); got != "right\n" {
 		t.Errorf("prune --dry-run: %q", got)
 	}
-	if got := berth(false, "prune"); got != "right\n" {
+	if says := berth(true, "prune"); !strings.Contains(says, "give -f, or --dry-run") ||
+		!strings.Contains(berth(false, "ls", "-q"), "right\n") {
+		t.Errorf("prune without a terminal: %s", says)
+	}
+	asked := commandLine(t, n, "volume", "prune") // somebody says no
+	shown := terminal(t, asked)
+	shown.await(t, "Remove these? [y/N] ")
+	shown.write(t, "n\r")
+	if err := asked.Wait(); err == nil || !strings.Contains(berth(false, "ls", "-q"), "right\n") {
+		t.Errorf("a prune that was not confirmed: %v", err)
+	}
+	if got := berth(false, "prune", "-f"); got != "right\n" {
 		t.Errorf("prune: %q", got)
 	}
-	if got := berth(false, "prune"); got != "" || !strings.Contains(berth(false, "ls"), "used") {
+	if got := berth(false, "prune", "--force"); got != "" || !strings.Contains(berth(false, "ls"), "used") {
 		t.Errorf("prune again: %q", got)
 	}
 }

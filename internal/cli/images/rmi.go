@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -21,53 +22,93 @@ import (
 
 func rmiCommand(a *command.App) *cobra.Command {
 	var unused bool
+	var o command.Removal
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove images",
 		Long: `Remove images, by name or ID.
 A name is only taken away from an image that has further ones. With the last one, and by its ID or a digest, the image
-is removed, unless a container uses it. With --unused, remove all images that no container uses.`,
+is removed, unless a container uses it.
+
+With --unused, remove all images that no container uses. They are listed first, and removed once that is confirmed on
+the terminal. -f removes them without asking, and --dry-run only lists them.`,
 		Args: command.Arguments(func(_ *cobra.Command, args []string) error {
-			if unused == (len(args) > 0) {
+			switch {
+			case unused == (len(args) > 0):
 				return errors.New("name images, or give --unused")
+			case !unused && (o.Dry || o.Force):
+				return errors.New("--dry-run and --force are for --unused: images that are named are removed without a question")
 			}
 			return nil
 		}),
 		ValidArgsFunction: a.Complete(0, command.ImageNames),
-		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			if unused {
-				containers, err := lookup.Containers(ctx, conn.Runtime, nil)
-				if err != nil {
-					return err
-				}
-				images, err := Unused(ctx, conn, containers)
-				if err != nil {
-					return err
-				}
-				for _, image := range images {
-					args = append(args, image.GetId())
-				}
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !unused {
+				return a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+					return removeNamed(ctx, a, conn, args)
+				})(cmd, args)
 			}
-			var errs []error
-			for _, name := range args {
-				taken, err := untag(ctx, conn, name)
-				if err == nil && taken == "" {
-					err = Remove(ctx, conn, name)
-				}
-				if err != nil {
-					errs = append(errs, fmt.Errorf("remove image %s: %w", name, err))
-					continue
-				}
-				if taken != "" {
-					fmt.Fprintf(a.Err, "note: the image has further names: only %s is taken away\n", taken)
-				}
-				fmt.Fprintln(a.Out, name)
+			if err := o.Check(a, cmd); err != nil {
+				return err
 			}
-			return errors.Join(errs...)
-		}),
+			return a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+				return removeUnused(ctx, a, conn, &o)
+			})(cmd, args)
+		},
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container uses, except pinned images")
+	o.Add(cmd)
 	return cmd
+}
+
+// removeNamed removes what it can of the images that are named.
+func removeNamed(ctx context.Context, a *command.App, conn *connection.Connection, names []string) error {
+	var errs []error
+	for _, name := range names {
+		taken, err := untag(ctx, conn, name)
+		if err == nil && taken == "" {
+			err = Remove(ctx, conn, name)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove image %s: %w", name, err))
+			continue
+		}
+		if taken != "" {
+			fmt.Fprintf(a.Err, "note: the image has further names: only %s is taken away\n", taken)
+		}
+		fmt.Fprintln(a.Out, name)
+	}
+	return errors.Join(errs...)
+}
+
+// removeUnused removes the images that no container uses, each with all of its names.
+func removeUnused(ctx context.Context, a *command.App, conn *connection.Connection, o *command.Removal) error {
+	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+	if err != nil {
+		return err
+	}
+	images, err := Unused(ctx, conn, containers)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, image := range images {
+		lines = append(lines, strings.Join(append([]string{image.GetId()}, image.GetRepoTags()...), " "))
+	}
+	if goOn, err := o.Confirm(ctx, a, lines); !goOn {
+		return err
+	}
+	var errs []error
+	for i, image := range images {
+		if err := Remove(ctx, conn, image.GetId()); err != nil {
+			errs = append(errs, fmt.Errorf("remove image %s: %w", lines[i], err))
+			continue
+		}
+		if o.Force {
+			fmt.Fprintln(a.Out, lines[i])
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // untag takes a name away from an image that has others, and returns it in full; empty: this is not such a name.

@@ -1,13 +1,11 @@
 package pods
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -21,7 +19,6 @@ import (
 	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/poddir"
-	"berth/internal/cli/streaming"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
 )
@@ -29,7 +26,7 @@ import (
 // pruning says what a prune removes beside pods.
 type pruning struct {
 	images, volumes bool
-	dry, force      bool
+	command.Removal
 }
 
 // garbage is what nobody needs any more.
@@ -54,9 +51,8 @@ asking, and --dry-run only lists it.`,
 		Example: "  berth prune --dry-run --images --volumes\n  berth prune -f",
 		Args:    command.Arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !o.dry && !o.force && !streaming.IsTerminal(a.In) {
-				return command.Usage(cmd, errors.New("standard input is not a terminal, and nobody can "+
-					"confirm: give -f, or --dry-run"))
+			if err := o.Check(a, cmd); err != nil {
+				return err
 			}
 			conn, err := a.Dial(cmd.Context())
 			if err != nil {
@@ -68,8 +64,7 @@ asking, and --dry-run only lists it.`,
 	}
 	cmd.Flags().BoolVar(&o.images, "images", false, "also unused images that are not pinned")
 	cmd.Flags().BoolVar(&o.volumes, "volumes", false, "also unused named volumes, with what is in them")
-	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "only list what would be removed")
-	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "do not ask")
+	o.Add(cmd)
 	return cmd
 }
 
@@ -78,27 +73,10 @@ func prune(ctx context.Context, a *command.App, conn *connection.Connection, o p
 	if err != nil {
 		return err
 	}
-	names := found.names()
-	if !o.force {
-		for _, name := range names {
-			fmt.Fprintln(a.Out, name)
-		}
+	if goOn, err := o.Confirm(ctx, a, found.names()); !goOn {
+		return err
 	}
-	if o.dry || len(names) == 0 {
-		return nil
-	}
-	if !o.force {
-		fmt.Fprint(a.Err, "Remove these? [y/N] ")
-		answer, _ := bufio.NewReader(a.Input(ctx)).ReadString('\n')
-		if ctx.Err() != nil {
-			fmt.Fprintln(a.Err)
-			return ctx.Err()
-		}
-		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-			return errors.New("nothing was removed")
-		}
-	}
-	return collect(ctx, a, conn, found, o.force)
+	return collect(ctx, a, conn, found, o.Force)
 }
 
 // names are the kinds and names of all that is found.

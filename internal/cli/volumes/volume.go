@@ -122,50 +122,60 @@ func volumeRemoveCommand(a *command.App) *cobra.Command {
 		Args:              command.Arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.Complete(0, volumeNames),
 		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			return removeVolumes(ctx, a, conn, args, false)
+			var errs []error
+			for _, name := range args {
+				if _, err := conn.Volumes.RemoveVolume(ctx, &berthv1.RemoveVolumeRequest{Name: name}); err != nil {
+					errs = append(errs, volumeError(name, err))
+					continue
+				}
+				fmt.Fprintln(a.Out, name)
+			}
+			return errors.Join(errs...)
 		}),
 	}
 }
 
 func volumePruneCommand(a *command.App) *cobra.Command {
-	var dry bool
+	var o command.Removal
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove all volumes that no container uses, with what is in them",
-		Args:  command.Arguments(cobra.NoArgs),
-		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			rows, err := listing.Volumes(ctx, conn, true)
-			if err != nil {
+		Long: `Remove all volumes that no container uses, with what is in them. They are listed first, and removed once
+that is confirmed on the terminal. -f removes them without asking, and --dry-run only lists them.`,
+		Args: command.Arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.Check(a, cmd); err != nil {
 				return err
 			}
-			var names []string
-			for _, row := range rows {
-				names = append(names, row.Name)
-			}
-			if dry {
-				for _, name := range names {
-					fmt.Fprintln(a.Out, name)
+			return a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+				rows, err := listing.Volumes(ctx, conn, true)
+				if err != nil {
+					return err
 				}
-				return nil
-			}
-			return removeVolumes(ctx, a, conn, names, true)
-		}),
+				var names []string
+				for _, row := range rows {
+					names = append(names, row.Name)
+				}
+				if goOn, err := o.Confirm(ctx, a, names); !goOn {
+					return err
+				}
+				return pruneVolumes(ctx, a, conn, names, o.Force)
+			})(cmd, args)
+		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print the names of these volumes")
+	o.Add(cmd)
 	return cmd
 }
 
-// removeVolumes removes what it can. A volume that came into use meanwhile is no error where it was not asked
-// for by name.
-func removeVolumes(ctx context.Context, a *command.App, conn *connection.Connection,
-	names []string, spareUsed bool) error {
+// pruneVolumes removes volumes as far as no container has come to use them. tell has each name printed.
+func pruneVolumes(ctx context.Context, a *command.App, conn *connection.Connection, names []string, tell bool) error {
 	var errs []error
 	for _, name := range names {
 		_, err := conn.Volumes.RemoveVolume(ctx, &berthv1.RemoveVolumeRequest{Name: name})
 		switch code := connection.Code(err); {
-		case err == nil:
+		case err == nil && tell:
 			fmt.Fprintln(a.Out, name)
-		case spareUsed && (code == codes.FailedPrecondition || code == codes.NotFound):
+		case err == nil || code == codes.FailedPrecondition || code == codes.NotFound:
 		default:
 			errs = append(errs, volumeError(name, err))
 		}
