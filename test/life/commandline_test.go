@@ -436,6 +436,27 @@ func TestTheCommandLineCopiesFiles(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "d/e/f")); err != nil || string(got) != "inside\n" {
 		t.Errorf("the copy of a directory: %q, %v", got, err)
 	}
+	// Through standard output and input, as a tar archive.
+	get, put := commandLine(t, n, "cp", c.ID+":/tmp/d", "-"), commandLine(t, n, "cp", "-", c.ID+":/var/tmp")
+	archive, err := get.Output()
+	if err != nil {
+		t.Fatalf("an archive out of the container: %v", err)
+	}
+	put.Stdin = bytes.NewReader(archive)
+	if out, err := put.CombinedOutput(); err != nil {
+		t.Fatalf("an archive into the container: %v, %s", err, out)
+	}
+	code, out, complaints = typed(t, n, "exec", c.ID, "sh", "-c", "cat /var/tmp/d/e/f; stat -c %u /var/tmp/d/e/f")
+	if code != 0 || out != "inside\n4711\n" {
+		t.Errorf("what came out and went in again: exit code %d, %q, %s", code, out, complaints)
+	}
+	for _, args := range [][]string{{"cp", "-", c.ID + ":/tmp"}, {"cp", c.ID + ":/tmp/d", "-"}} {
+		cmd := commandLine(t, n, args...)
+		terminal(t, cmd).await(t, "./- for a file of this name")
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 2 {
+			t.Errorf("%q at a terminal: %v", args, err)
+		}
+	}
 	code, _, complaints = typed(t, n, "cp", c.ID+":/tmp/link", filepath.Join(dir, "stolen"))
 	if _, err := os.Lstat(filepath.Join(dir, "stolen")); code != 1 || err == nil ||
 		!strings.Contains(complaints, "no such file or directory") {

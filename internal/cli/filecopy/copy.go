@@ -34,22 +34,12 @@ type copier struct {
 // is told, and the result is an error.
 func Copy(ctx context.Context, from *Tree, source string, to *Tree, destination string,
 	skipped func(path, why string)) error {
-	in, err := from.open(ctx, source, 0)
+	in, is, err := from.source(ctx, source)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: source, Err: err}
+		return err
 	}
 	defer unix.Close(in)
-	var is unix.Stat_t
-	if err := unix.Fstat(in, &is); err != nil {
-		return &os.PathError{Op: "stat", Path: source, Err: err}
-	}
 	directory := is.Mode&unix.S_IFMT == unix.S_IFDIR
-	if kind := is.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG {
-		return fmt.Errorf("%s is neither a file nor a directory", source)
-	}
-	if from.inside && kernels(in) {
-		return fmt.Errorf("%s: %w: show it with `berth exec`", source, errKernels)
-	}
 	name, err := from.base(source)
 	if err != nil {
 		return err
@@ -61,14 +51,39 @@ func Copy(ctx context.Context, from *Tree, source string, to *Tree, destination 
 	defer unix.Close(parent)
 	c := &copier{ctx: ctx, to: to, skipped: skipped}
 	if directory {
-		err = c.directory(in, &is, parent, name, source)
+		err = c.directory(in, is, parent, name, source)
 	} else {
-		err = c.file(in, &is, parent, name, source)
+		err = c.file(in, is, parent, name, source)
 	}
+	return c.end(err, source)
+}
+
+// end is the result of a copy of which entries may have been skipped.
+func (c *copier) end(err error, source string) error {
 	if err == nil && c.leftOver > 0 {
 		err = fmt.Errorf("%d entries of %s were skipped", c.leftOver, source)
 	}
 	return err
+}
+
+// source opens what is to be copied: a file or a directory. The descriptor can neither read nor write.
+func (t *Tree) source(ctx context.Context, path string) (in int, is *unix.Stat_t, err error) {
+	if in, err = t.open(ctx, path, 0); err != nil {
+		return 0, nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	is = &unix.Stat_t{}
+	if err = unix.Fstat(in, is); err != nil {
+		err = &os.PathError{Op: "stat", Path: path, Err: err}
+	} else if kind := is.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		err = fmt.Errorf("%s is neither a file nor a directory", path)
+	} else if t.inside && kernels(in) {
+		err = fmt.Errorf("%s: %w: show it with `berth exec`", path, errKernels)
+	}
+	if err != nil {
+		unix.Close(in)
+		return 0, nil, err
+	}
+	return in, is, nil
 }
 
 // base is the name under which a directory takes the source; empty where it takes only its content.
@@ -117,6 +132,9 @@ func (t *Tree) destination(ctx context.Context, path, name string, directory boo
 
 // leaseWait is how long a copy waits in all for processes that hold leases of its files.
 const leaseWait = 3 * time.Second
+
+// leased is why a file is skipped whose reopen fails with unix.EAGAIN.
+const leased = "a process holds a lease of it, or of the file that it replaces"
 
 // reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again. A file whose lease
 // a process does not give up is an error that is unix.EAGAIN.
@@ -169,14 +187,7 @@ func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (e
 		return c.fault("open", path, err)
 	}
 	defer source.Close()
-	fd, err := unix.Openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	created := err == nil
-	var out *os.File
-	if created {
-		out = os.NewFile(uintptr(fd), name)
-	} else if err == unix.EEXIST {
-		out, err = c.existing(parent, name, is)
-	}
+	out, created, err := c.create(parent, name, is)
 	if err != nil {
 		return c.fault("write the copy of", path, err)
 	}
@@ -184,13 +195,30 @@ func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (e
 	if err := c.content(out, source, is.Size > 0 && !kernels(in)); err != nil {
 		return fmt.Errorf("write the copy of %s: %w", path, err)
 	}
+	return c.finish(out, created, is.Mode, path)
+}
+
+// create makes a file, which only root can open as yet, or empties one that is there.
+func (c *copier) create(parent int, name string, source *unix.Stat_t) (out *os.File, created bool, err error) {
+	fd, err := unix.Openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), name), true, nil
+	}
+	if err == unix.EEXIST {
+		out, err = c.existing(parent, name, source)
+	}
+	return out, false, err
+}
+
+// finish gives a file that was made its owner and its permission bits.
+func (c *copier) finish(out *os.File, created bool, mode uint32, path string) error {
 	if !created {
 		return nil
 	}
-	if err := c.give(fd); err != nil {
+	if err := c.give(int(out.Fd())); err != nil {
 		return c.fault("change the owner of the copy of", path, err)
 	}
-	if err := unix.Fchmod(fd, is.Mode&0o777); err != nil {
+	if err := unix.Fchmod(int(out.Fd()), mode&0o777); err != nil {
 		return c.fault("change the mode of the copy of", path, err)
 	}
 	return nil
@@ -208,7 +236,7 @@ func (c *copier) content(to, from *os.File, sized bool) error {
 	}
 	n, err := io.Copy(to, io.LimitReader(reader{c.ctx, from}, maxUnsized+1))
 	if err == nil && n > maxUnsized {
-		err = fmt.Errorf("it has no length, and more than %d MiB come from it", maxUnsized>>20)
+		err = errUnsized
 	}
 	return err
 }
@@ -319,28 +347,36 @@ func (c *copier) entry(in int, name string, out int, path string) error {
 	if err := unix.Fstat(fd, &is); err != nil {
 		return c.fault("stat", path, err)
 	}
-	kind := is.Mode & unix.S_IFMT
-	switch {
-	case kind == unix.S_IFLNK:
+	if why := leftOut(fd, &is, path); why != "" {
+		c.skip(path, why)
+		return nil
+	}
+	switch is.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
 		return c.link(fd, out, name, path)
-	case kind != unix.S_IFREG && kind != unix.S_IFDIR:
-		c.skip(path, "it is neither a file, a directory nor a symbolic link")
-		return nil
-	case kernels(fd):
-		c.skip(path, errKernels.Error())
-		return nil
-	case kind == unix.S_IFREG:
+	case unix.S_IFREG:
 		err := c.file(fd, &is, out, name, path)
 		if errors.Is(err, unix.EAGAIN) {
-			c.skip(path, "a process holds a lease of it, or of the file that it replaces")
+			c.skip(path, leased)
 			return nil
 		}
 		return err
-	case len(path) > unix.PathMax: // each level has descriptors and a path in memory
-		c.skip(path, "its path is longer than any that could be opened")
-		return nil
 	}
 	return c.directory(fd, &is, out, name, path)
+}
+
+// leftOut says why an entry of a directory is not copied; empty: it is.
+func leftOut(fd int, is *unix.Stat_t, path string) string {
+	switch kind := is.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFLNK:
+	case kind != unix.S_IFREG && kind != unix.S_IFDIR:
+		return "it is neither a file, a directory nor a symbolic link"
+	case kernels(fd):
+		return errKernels.Error()
+	case kind == unix.S_IFDIR && len(path) > unix.PathMax: // each level has descriptors and a path in memory
+		return "its path is longer than any that could be opened"
+	}
+	return ""
 }
 
 func (c *copier) skip(path, why string) {
@@ -365,15 +401,25 @@ func kernels(fd int) bool {
 	return false
 }
 
-// link copies a symbolic link as it is. It takes the place of a link that is there.
+// link copies a symbolic link as it is.
 func (c *copier) link(in, out int, name, path string) error {
-	buffer := make([]byte, unix.PathMax)
-	n, err := unix.Readlinkat(in, "", buffer)
+	target, err := readlink(in)
 	if err != nil {
 		return c.fault("read the link", path, err)
 	}
-	target := string(buffer[:n])
-	err = unix.Symlinkat(target, out, name)
+	return c.symlink(target, out, name, path)
+}
+
+// readlink reads the link of which fd is a descriptor of O_PATH.
+func readlink(fd int) (string, error) {
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buffer)
+	return string(buffer[:max(n, 0)]), err
+}
+
+// symlink makes a symbolic link. It takes the place of a link that is there.
+func (c *copier) symlink(target string, out int, name, path string) error {
+	err := unix.Symlinkat(target, out, name)
 	if err == unix.EEXIST {
 		var is unix.Stat_t
 		if unix.Fstatat(out, name, &is, unix.AT_SYMLINK_NOFOLLOW) == nil && is.Mode&unix.S_IFMT == unix.S_IFLNK &&
