@@ -4,6 +4,7 @@
 package cgroupdir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -217,18 +218,26 @@ func Sub(paths map[string]string, name string) (dir string, sub map[string]strin
 	return dir, map[string]string{controller: name}
 }
 
-// Remove removes an exec's cgroup. One that still has processes goes with the container.
-func Remove(dir string) {
+// OfExecs is the directory that the cgroups of execs are in; empty: there is none. On version 2 earlier versions of the
+// keeper have made some.
+func OfExecs(paths map[string]string) string { return cmp.Or(paths["freezer"], paths[""]) }
+
+// Remove removes an exec's cgroup. It returns false for one that still has processes.
+func Remove(dir string) bool {
 	for i := range 5 {
-		if err := unix.Rmdir(dir); err != unix.EBUSY {
-			return
+		if RemoveEmpty(dir) {
+			return true
 		}
 		if pids, err := nested.Processes(dir); err != nil || len(pids) > 0 {
-			return
+			return false
 		}
 		time.Sleep(time.Duration(i) * time.Millisecond) // the kernel is still busy with the last one
 	}
+	return false
 }
+
+// RemoveEmpty removes a cgroup if no process and no cgroup is in it, and else returns false.
+func RemoveEmpty(dir string) bool { return unix.Rmdir(dir) != unix.EBUSY }
 
 // SignalAll sends a signal to every process of the container.
 func SignalAll(paths map[string]string, sig unix.Signal) error {

@@ -230,6 +230,47 @@ func TestAnExecWithATimeLimitTakesAllAlong(t *testing.T) {
 	}
 }
 
+// TestTheCgroupOfAnExecGoesWithItsLastProcess: on cgroup v1 an exec with a time limit has a cgroup of its own, and may
+// leave a process in it. The same is removed of an exec of an earlier keeper.
+//
+// Seen to fail where the cgroup was removed only when the exec ended: it was there until the container ended.
+func TestTheCgroupOfAnExecGoesWithItsLastProcess(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	cgroups := func() (found []string) {
+		for _, dir := range cgroupDirs(n.cgroup + "/a") {
+			some, err := filepath.Glob(dir + "/berth-exec-*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, some...)
+		}
+		return found
+	}
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
+	unified := err == nil
+	earlier := filepath.Join("/sys/fs/cgroup/freezer", n.cgroup, "a/berth-exec-earlier")
+	if unified {
+		earlier = filepath.Join("/sys/fs/cgroup", n.cgroup, "a/berth-exec-earlier")
+	}
+	if err := os.Mkdir(earlier, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const execs = 5
+	for range execs {
+		n.exec("a", time.Hour, "sh", "-c", "setsid sleep 4000 >/dev/null 2>&1 &")
+	}
+	if left := cgroups(); !unified && len(left) < execs {
+		t.Errorf("execs whose processes run have the cgroups %q", left)
+	}
+	n.until("the cgroup of an earlier keeper's exec is gone", func() bool { return !slices.Contains(cgroups(), earlier) })
+	n.exec("a", 0, "sh", "-c", "for p in /proc/[0-9]*; do grep -q 400[0] $p/cmdline && kill -9 ${p#/proc/}; done; true")
+	n.until("the cgroups are removed", func() bool {
+		n.exec("a", time.Hour, "true")
+		return len(cgroups()) == 0
+	})
+}
+
 func TestAnExecWhoseTimeIsOverBeforeItBegins(t *testing.T) {
 	n := start(t)
 	n.run(n.request("a", "sleep", "1000"))

@@ -51,6 +51,8 @@ type container struct {
 	// saving is held from a change of the record until the record is on disk, so that the file has the last change.
 	saving sync.Mutex
 
+	left leftCgroups // has a lock of its own
+
 	guard  *runtime.Guard // see runtime.Container
 	loaded any            // an engine's; guarded by guard
 }

@@ -225,7 +225,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 		case cgroupdir.Unified(r.Cgroups):
 			l.Traced = true
 		default:
-			l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
+			l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, execCgroup+p.record.ExecID)
 		}
 		c.mu.Lock()
 		p.record.Cgroup = l.SubDir
@@ -411,10 +411,11 @@ func (p *process) ended(exit pidfd.Exit) {
 	if proc != nil {
 		proc.Close()
 	}
-	if dir != "" {
-		cgroupdir.Remove(dir)
+	if dir != "" && cgroupdir.Remove(dir) {
+		dir = ""
 	}
 	close(p.done)
+	c.sweepExecCgroups(dir)
 }
 
 // kill ends the exec with all that it has started.
