@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -524,6 +526,35 @@ func TestAPausedContainerIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := n.StopContainer(t.Context(), id, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.status(id); st.State != model.ContainerExited {
+		t.Errorf("it is %s", st.State)
+	}
+}
+
+// refreezing is a keeper whose container freezes one of its own cgroups again after each of the first signals.
+type refreezing struct {
+	memoryKeeper
+	signals *atomic.Int32
+}
+
+func (k refreezing) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	if k.signals.Add(1) < 4 {
+		return nil
+	}
+	return k.memoryKeeper.Signal(ctx, id, sig, all)
+}
+
+// TestAKilledContainerIsThawedUntilItEnds was seen to fail where the container was thawed once.
+func TestAKilledContainerIsThawedUntilItEnds(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	n.cfg.Keeper = refreezing{memoryKeeper{n.host}, new(atomic.Int32)}
+	n.restart()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.StopContainer(ctx, id, 0); err != nil {
 		t.Fatal(err)
 	}
 	if st := n.status(id); st.State != model.ContainerExited {

@@ -629,6 +629,30 @@ func TestAStartedContainerIsNotStartedAgain(t *testing.T) {
 	}
 }
 
+// TestAStopEndsAContainerThatHasPausedAnother: Docker in a privileged container freezes a cgroup in that of its
+// container.
+//
+// Seen to fail on cgroup v1 where only the container's own cgroup was thawed: the stop ran into its deadline.
+func TestAStopEndsAContainerThatHasPausedAnother(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }))
+	// On cgroup v2 a privileged container sees the cgroups of the node.
+	script := `d=/sys/fs/cgroup/freezer/paused state=freezer.state frozen=FROZEN
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+	d=/sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/paused state=cgroup.freeze frozen=1
+fi
+sleep 4000 &
+mkdir $d && echo $! >$d/cgroup.procs && echo $frozen >$d/$state && echo READY; sleep 4000`
+	c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }),
+		nodetest.Sh(script))
+	c.WaitLog("READY")
+	c.Stop(0)
+	if st := c.Status(); st.State != cri.ContainerState_CONTAINER_EXITED {
+		t.Errorf("it is %v", st.State)
+	}
+	c.Remove()
+}
+
 func TestARemovalOfARunningContainerKillsIt(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)

@@ -67,6 +67,37 @@ func members(at int, file string, pids []int) ([]int, error) {
 	return pids, lines.Err()
 }
 
+// Thaw thaws all cgroups of version 1's freezer in that of a directory, but not that one, each before those in it. It
+// does what it can, also if one of them cannot be thawed.
+func Thaw(path string) error {
+	root, err := open(path)
+	if root == nil {
+		return err
+	}
+	defer root.Close()
+	var errs []error
+	err = walk(context.Background(), root, func(at int, name string) error {
+		if err := thaw(at, name); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, fmt.Errorf("%.100q: %w", name, err))
+		}
+		return nil
+	}, nil)
+	if err = errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("thaw the cgroups in %s: %w", path, err)
+	}
+	return nil
+}
+
+func thaw(at int, name string) error {
+	fd, err := unix.Openat(at, name+"/freezer.state", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte("THAWED"))
+	return err
+}
+
 // Remove removes all cgroups in that of a directory, but not that one. It kills nothing: while processes are in one of
 // them, it fails with EBUSY. In a cgroup that is not there is nothing.
 func Remove(ctx context.Context, path string) error {

@@ -146,7 +146,7 @@ func Kill(dir string) error {
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		Freeze(dir, false)
+		thawAll(dir)
 		time.Sleep(time.Duration(min(round, 20)) * time.Millisecond)
 	}
 	return fmt.Errorf("processes in %s do not end", dir)
@@ -167,10 +167,21 @@ func Freeze(dir string, on bool) {
 	}
 }
 
-// ThawKilled lets a killed container die: on v1 a frozen process does not.
+// ThawKilled lets a killed container die: on v1 a frozen process does not, and the init process waits for all others in
+// its PID namespace. The container may have frozen a cgroup that it has made in its own, as a privileged one does that
+// runs containers itself and has paused one.
 func ThawKilled(paths map[string]string) {
-	if p := paths["freezer"]; p != "" {
-		Freeze(p, false)
+	if p := paths["freezer"]; isOwn("freezer", p) {
+		thawAll(p)
+	}
+}
+
+// thawAll thaws the cgroup of a directory. On v1 it also thaws those in it. On v2 a process in a frozen cgroup can be
+// killed.
+func thawAll(dir string) {
+	Freeze(dir, false)
+	if unix.Access(filepath.Join(dir, "freezer.state"), unix.F_OK) == nil {
+		_ = nested.Thaw(dir) // it is tried again for as long as processes are left
 	}
 }
 
@@ -284,13 +295,12 @@ func RemoveMembers(paths map[string]string, log *slog.Logger) {
 	}
 }
 
-// Thaw lets all processes of a frozen container run again.
+// Thaw lets all processes of a frozen container run again, but for those in cgroups that the container itself has
+// frozen.
 func Thaw(paths map[string]string) {
-	if p, ok := paths[""]; ok {
+	if p := cmp.Or(paths[""], paths["freezer"]); p != "" {
 		Freeze(p, false)
-		return
 	}
-	ThawKilled(paths)
 }
 
 // Family lists the processes of a container that an exec has started and that can still be told to be its own: its

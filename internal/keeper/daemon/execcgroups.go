@@ -13,8 +13,8 @@ import (
 // execCgroup is the beginning of the name of an exec's cgroup in its container's; the exec's ID follows.
 const execCgroup = "berth-exec-"
 
-// maxSweep is how many cgroups of ended execs one sweep tries to remove at most. An exec leaves one, so that a container
-// whose execs each leave a process for a while has no more and more of them.
+// maxSweep is how many cgroups of ended execs one sweep tries to remove at most. An exec leaves one, so that a
+// container whose execs each leave a process for a while has no more and more of them.
 const maxSweep = 16
 
 // leftCgroups are the cgroups of a container's execs that have ended and had left processes in them.

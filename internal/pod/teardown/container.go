@@ -16,8 +16,9 @@ import (
 	"berth/internal/pod/record"
 )
 
-// thawAfter is how long a killed container may take to end before it is taken for frozen.
-const thawAfter = 500 * time.Millisecond
+// thawEvery is how long a killed container may take to end before it is taken for frozen, and how often it is thawed
+// then.
+const thawEvery = 500 * time.Millisecond
 
 // Kill ends all processes of a container and waits until it has exited. A start that is under way ends first.
 func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
@@ -36,7 +37,7 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 	if err := td.LetEnd(ctx, c); err != nil {
 		td.Log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
 	}
-	thaw := time.NewTimer(thawAfter)
+	thaw := time.NewTicker(thawEvery)
 	defer thaw.Stop()
 	for {
 		select {
@@ -44,8 +45,11 @@ func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
 			return nil
 		case <-ctx.Done():
 			return fmt.Errorf("container %s was killed and has not ended: %w", record.ShortID(c.ID()), ctx.Err())
-		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
-			if err := td.Keeper.Resume(ctx, c.ID()); err != nil {
+		// SIGKILL waits at a frozen cgroup of version 1. With the signal the keeper thaws those that the container has made
+		// in its own, and something in it may have frozen another one meanwhile.
+		case <-thaw.C:
+			err := errors.Join(td.Keeper.Resume(ctx, c.ID()), td.Keeper.Signal(ctx, c.ID(), syscall.SIGKILL, true))
+			if err != nil {
 				td.Log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
 			}
 		}
