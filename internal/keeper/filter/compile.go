@@ -43,6 +43,13 @@ type Filter struct {
 // a descriptor, which the stage does not do.
 var ErrListener = errors.New("the profile has a listener")
 
+// errProfile is the error of the compiler about a profile: it will be the same each time. All others, such as that no
+// process can be created, are about the machine at that moment.
+var errProfile = errors.New("the profile cannot be compiled")
+
+// exitProfile is the compiler's exit code for errProfile. A Go program whose runtime fails ends with 2.
+const exitProfile = 3
+
 // compileWait bounds a compilation; the longest profiles take some hundred milliseconds.
 const compileWait = 30 * time.Second
 
@@ -67,9 +74,16 @@ func Compile(ctx context.Context, profile *configs.Seccomp) (*Filter, error) {
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	if err := cmd.Run(); err != nil {
+		if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == exitProfile {
+			err = errProfile
+		}
 		return nil, fmt.Errorf("compile seccomp profile: %w: %s", err, strings.TrimSpace(errOut.String()))
 	}
-	return Parse(out.Bytes())
+	f, err := Parse(out.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errProfile, err)
+	}
+	return f, nil
 }
 
 // Bytes is a filter as it is kept in a file.
@@ -105,17 +119,25 @@ func Main() {
 			if _, err = seccomp.InitSeccomp(&profile); err == nil {
 				err = errors.New("no filter was loaded")
 			}
+			if !errors.Is(err, unix.ENOMEM) {
+				err = fmt.Errorf("%w: %w", errProfile, err)
+			}
+		} else if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) { // the kernel has no such listeners
+			err = fmt.Errorf("%w: %w", errProfile, err)
 		}
 	}
 	exit(err)
 }
 
 func exit(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if err == nil {
+		os.Exit(0)
 	}
-	os.Exit(0)
+	fmt.Fprintln(os.Stderr, err)
+	if errors.Is(err, errProfile) {
+		os.Exit(exitProfile)
+	}
+	os.Exit(1)
 }
 
 // catchLoads makes this thread's calls that load a filter wait for an answer on the listener that it returns.

@@ -34,8 +34,13 @@ type Store struct {
 	flights singleflight.Group
 
 	mu     sync.Mutex
-	cached map[string]*Filter // nil: it cannot be compiled beforehand
+	cached map[string]*Filter   // nil: it cannot be compiled beforehand
+	failed map[string]time.Time // when the machine last could not compile a profile
 }
+
+// failedKnown is how long a profile is not compiled again that the machine could not compile, for want of memory for
+// example: a start would else wait for the compiler each time, for as long as it may run.
+const failedKnown = time.Minute
 
 // NewStore returns the store in a directory, which exists. used returns the keys of the profiles that containers have:
 // their files stay.
@@ -58,8 +63,9 @@ func Key(p *specs.LinuxSeccomp) (string, error) {
 func (f *Store) Get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*Filter, error) {
 	f.mu.Lock()
 	compiled, ok := f.cached[key]
+	at, failed := f.failed[key]
 	f.mu.Unlock()
-	if ok {
+	if ok || failed && time.Since(at) < failedKnown {
 		return compiled, nil
 	}
 	// One for all that wait; it is not this caller's alone.
@@ -82,7 +88,11 @@ func (f *Store) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) 
 			const event = "a seccomp profile cannot be compiled in advance: libcontainer sets up its containers, in more time"
 			f.log.Warn(event, "key", key, "error", err)
 		}
-		f.keep(key, nil)
+		if errors.Is(err, ErrListener) || errors.Is(err, errProfile) {
+			f.keep(key, nil)
+		} else {
+			f.fail(key)
+		}
 		return nil, nil
 	}
 	if err := f.sweep(maxFilters); err != nil {
@@ -119,6 +129,16 @@ func (f *Store) keep(key string, compiled *Filter) {
 		f.cached = map[string]*Filter{}
 	}
 	f.cached[key] = compiled
+	delete(f.failed, key)
+}
+
+func (f *Store) fail(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed == nil || len(f.failed) >= maxFilters {
+		f.failed = map[string]time.Time{}
+	}
+	f.failed[key] = time.Now()
 }
 
 // Sum is the checksum of a filter's file.
