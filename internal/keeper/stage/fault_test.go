@@ -348,6 +348,9 @@ type supervisor struct {
 	quit  int // an eventfd
 }
 
+// pretended is the answer to a call that is not made, and succeeds.
+const pretended = -1
+
 const (
 	notifRecv     = 0xc0502100
 	notifSend     = 0xc0182101
@@ -412,9 +415,12 @@ func (s *supervisor) answer(decide func(*notification) int32) {
 		}{ID: n.ID, Flags: notifContinue}
 		if staged && !program {
 			s.calls++
-			if errno := decide(&n); errno != 0 {
+			switch errno := decide(&n); {
+			case errno == pretended:
+				answer.Flags = 0
+			case errno != 0:
 				answer.Error, answer.Flags = -errno, 0
-			} else {
+			default:
 				program = n.Number == unix.SYS_EXECVE
 			}
 		}
@@ -535,6 +541,59 @@ func TestAFaultInAStageNeverConfinesLess(t *testing.T) {
 				}
 			}
 			t.Logf("%d calls; %d starts failed, %d programs ran as they should", total, failed, ran)
+		})
+	}
+}
+
+// TestALimitOfFilesInAUserNamespaceIsRaisedOnTheHost: a container in a user namespace may have a higher limit of open
+// files than the keeper. Only on the host there is the right to raise it (CAP_SYS_RESOURCE). The answers here are those
+// of a kernel to a keeper that has this right, whether or not this process has it.
+//
+// Seen to fail where the stage put the keeper's limit back in the user namespace first: EPERM.
+func TestALimitOfFilesInAUserNamespaceIsRaisedOnTheHost(t *testing.T) {
+	l := newLab(t)
+	var own unix.Rlimit
+	l.must(unix.Getrlimit(unix.RLIMIT_NOFILE, &own))
+	want := unix.Rlimit{Cur: own.Max + 1000, Max: own.Max + 2000}
+	// The container's root may not make them.
+	l.must(os.MkdirAll(filepath.Join(l.root, "tmp/usr"), 0o755))
+	l.must(os.WriteFile(filepath.Join(l.root, "tmp/file"), nil, 0o644))
+	for name, c := range map[string]struct {
+		limits []Limit
+		want   unix.Rlimit
+	}{
+		"above the keeper's": {[]Limit{{Resource: unix.RLIMIT_NOFILE, Soft: want.Cur, Hard: want.Max}}, want},
+		"the keeper's":       {nil, own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			has, inside := own, false
+			setup := l.setup(l.user, true, 0)
+			setup.Limits = c.limits
+			_, got := l.start(func(p *Program, io Stdio) (*Starting, error) {
+				return p.Begin(setup, l.process("echo", "complete"), io, nil)
+			}, func(n *notification) int32 {
+				if n.Number == unix.SYS_SETNS && n.Args[1] == unix.CLONE_NEWUSER {
+					inside = true
+				}
+				if n.Number != unix.SYS_PRLIMIT64 || n.Args[1] != unix.RLIMIT_NOFILE || n.Args[2] == 0 {
+					return 0
+				}
+				var to unix.Rlimit
+				b := unsafe.Slice((*byte)(unsafe.Pointer(&to)), unsafe.Sizeof(to))
+				_, err := unix.ProcessVMReadv(int(n.PID), []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}},
+					[]unix.RemoteIovec{{Base: uintptr(n.Args[2]), Len: len(b)}}, 0)
+				if err != nil {
+					t.Error(err)
+				}
+				if to.Max > has.Max && inside {
+					return int32(unix.EPERM)
+				}
+				has = to
+				return pretended
+			})
+			if got.err != nil || got.output != "complete\n" || has != c.want {
+				t.Errorf("it has said %q, with the limit %+v, and not %+v: %v", got.output, has, c.want, got.err)
+			}
 		})
 	}
 }

@@ -286,11 +286,23 @@ static void leave_to_child(uint32_t i)
 		stage_fail_at(STEP_RLIMIT, errno, (int)i);
 }
 
+static int limits_files(void)
+{
+	const struct stage_limit *l = stage_at(stage_plan->limits.offset);
+	uint32_t i;
+
+	for (i = 0; i < stage_plan->limits.count; i++)
+		if (l[i].resource == RLIMIT_NOFILE)
+			return 1;
+	return 0;
+}
+
 static void set_limits(void)
 {
 	uint32_t i;
 
-	if (files.hard && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
+	/* Not if it has another limit: in a user namespace, a hard limit that was lowered cannot be raised again. */
+	if (files.hard && !limits_files() && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
 		stage_fail(STEP_RLIMIT);
 	for (i = 0; i < stage_plan->limits.count; i++) {
 		if (is_for_child(i))
