@@ -209,8 +209,8 @@ func removeBridge(h *netlink.Handle, name string) error {
 	return nil
 }
 
-// uplinkMTU is the MTU of the way out: of the interface of the default route.
-func uplinkMTU(h *netlink.Handle) int {
+// uplinkMTU is the MTU of the way out: of the interface of the default route. ok is false where there is none.
+func uplinkMTU(h *netlink.Handle) (mtu int, ok bool) {
 	for _, documentation := range []string{"192.0.2.1", "2001:db8::1"} { // addresses that only a default route leads to
 		way, err := h.RouteGet(net.ParseIP(documentation))
 		if err != nil || len(way) == 0 || way[0].Type != unix.RTN_UNICAST {
@@ -218,10 +218,10 @@ func uplinkMTU(h *netlink.Handle) int {
 		}
 		link, err := h.LinkByIndex(way[0].LinkIndex)
 		if err == nil && link.Attrs().Flags&net.FlagLoopback == 0 {
-			return link.Attrs().MTU
+			return link.Attrs().MTU, true
 		}
 	}
-	return defaultMTU
+	return 0, false
 }
 
 // veth is a pod's pair: one end on the bridge, the other in the pod.

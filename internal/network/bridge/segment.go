@@ -27,6 +27,7 @@ type segment struct {
 	remains bool
 	index   int // of the bridge
 	mtu     int
+	nextMTU int  // that the last check found, if it is another than mtu
 	ipv6    bool // interfaces can have IPv6 addresses
 
 	cfg    Config
@@ -90,7 +91,10 @@ func (s *segment) buildAll(ctx context.Context) error {
 	}
 	s.mtu = s.cfg.MTU
 	if s.mtu == 0 {
-		s.mtu = uplinkMTU(h)
+		var ok bool
+		if s.mtu, ok = uplinkMTU(h); !ok {
+			s.mtu = defaultMTU
+		}
 	}
 	var gateways []netip.Prefix
 	var v4, v6 bool
@@ -382,6 +386,42 @@ func (s *segment) repair(ctx context.Context) (have map[string]int, err error) {
 		_ = awaitCarrier(short, h, s.cfg.Name) // there is none where the pods' ends are gone
 	}
 	return have, errors.Join(errs...)
+}
+
+// followMTU makes the MTU of the node's default route that of the bridge and of new endpoints, if it has changed and
+// two checks find the same: a route may go for a moment, and another one be the default one meanwhile. Where there is
+// no default route, all stays as it is. Endpoints that are there keep their MTU: programs in them have taken it up.
+func (s *segment) followMTU() (changed bool, err error) {
+	s.Lock()
+	defer s.Unlock()
+	if !s.up || s.cfg.MTU != 0 {
+		return false, nil
+	}
+	h, err := routes()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	found, ok := uplinkMTU(h)
+	if !ok || found == s.mtu {
+		s.nextMTU = 0
+		return false, nil
+	}
+	if found != s.nextMTU {
+		s.nextMTU = found
+		return false, nil
+	}
+	link, err := h.LinkByName(s.cfg.Name)
+	if err == nil {
+		err = h.LinkSetMTU(link, found)
+	}
+	if err != nil {
+		return false, fmt.Errorf("set MTU of bridge %s to %d: %w", s.cfg.Name, found, err)
+	}
+	s.mtu, s.nextMTU = found, 0
+	s.log.Info("the MTU of the node's default route has changed: pods that start from now on have it",
+		"bridge", s.cfg.Name, "mtu", found)
+	return true, nil
 }
 
 // join puts the interface of an endpoint on the bridge. The lock is held.

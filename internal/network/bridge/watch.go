@@ -107,6 +107,7 @@ func (b *Bridge) watch(ctx context.Context) {
 		case <-check.C:
 			b.check(ctx)
 			b.retry(ctx)
+			b.followMTU()
 			b.lookAtFirewall()
 			b.pods.mu.Lock()
 			over := time.Since(b.pods.idle) > b.cfg.Linger
@@ -166,6 +167,17 @@ func (b *Bridge) check(ctx context.Context) {
 		if err := b.restore(ctx, r, r.NetNS); err != nil {
 			b.log.Error("a pod has lost its interface, and gets none", "pod", r.Pod, "error", err)
 		}
+	}
+}
+
+// followMTU follows the MTU of the node's default route. The endpoints that wait for pods have the former one, and go.
+func (b *Bridge) followMTU() {
+	changed, err := b.segment.followMTU()
+	if err == nil && changed {
+		_, err = b.dropPrepared(math.MaxInt)
+	}
+	if err != nil {
+		b.log.Warn("pods may get a former MTU", "bridge", b.cfg.Name, "error", err)
 	}
 }
 
