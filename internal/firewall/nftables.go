@@ -48,7 +48,7 @@ func nftables(b Bridge, packets []packet) ([]Block, error) {
 	defer conn.CloseLasting()
 	s := &ruleset{conn: conn, rules: map[chainName][]*nft.Rule{}, sets: map[chainName][]nft.SetElement{}}
 	if s.chains, err = conn.ListChains(); err != nil {
-		if withoutNftables(err) {
+		if WithoutNftables(err) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("nftables: list chains: %w", err)
@@ -74,8 +74,8 @@ func nftables(b Bridge, packets []packet) ([]Block, error) {
 	return blocks, s.err
 }
 
-// withoutNftables tells an error of a kernel without nftables.
-func withoutNftables(err error) bool {
+// WithoutNftables tells an error of a kernel without nftables.
+func WithoutNftables(err error) bool {
 	for _, without := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL, unix.EOPNOTSUPP} {
 		if errors.Is(err, without) {
 			return true

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,6 +10,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/firewall"
 )
 
 // ruleset is the bridge's nftables table, named after it:
@@ -227,7 +228,7 @@ func (s ruleset) whole(ports []hostPort) (bool, error) {
 // there tells whether there is a table of the bridge. A kernel without nftables has none.
 func (s ruleset) there() (bool, error) {
 	tables, err := inetTables()
-	if noTables(err) {
+	if firewall.WithoutNftables(err) {
 		return false, nil
 	}
 	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName(s.bridge) }), err
@@ -240,20 +241,10 @@ func (s ruleset) drop(in *tables) error {
 		c.DelTable(s.table())
 		return nil
 	})
-	if noTables(err) {
+	if firewall.WithoutNftables(err) {
 		return nil
 	}
 	return err
-}
-
-// noTables tells an error of a kernel without nftables.
-func noTables(err error) bool {
-	for _, without := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL, unix.EOPNOTSUPP} {
-		if errors.Is(err, without) {
-			return true
-		}
-	}
-	return false
 }
 
 func inetTables() ([]*nftables.Table, error) {
