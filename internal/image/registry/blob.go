@@ -36,9 +36,14 @@ type Blob struct {
 	sources map[endpoint]*source
 	plain   map[endpoint]bool // those that are not asked for ranges
 	ranged  map[endpoint]bool // those that have sent one
+	rates   map[endpoint]*rate
 
-	mu   sync.Mutex
-	used []string
+	endpoints []endpoint // of hosts; never changed
+
+	mu      sync.Mutex
+	used    []string          // guarded by mu
+	slow    map[endpoint]bool // those that were left since they were too slow; guarded by mu
+	refused map[endpoint]bool // those that have refused the blob for good; guarded by mu
 }
 
 // progress is how many bytes make an attempt count as useful.
@@ -54,11 +59,16 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, not map[
 		return nil, fmt.Errorf("no host is left for blob %s: %w", desc.Digest, errdefs.ErrNotFound)
 	}
 	desc.URLs = nil // what an image says of other places is not followed
-	return &Blob{
+	b := &Blob{
 		ctx: ctx, repo: r, desc: desc, hosts: r.inOrder(hosts),
-		ahead:   r.client.cfg.Pool.NewAhead(ctx, desc.Size),
+		ahead: r.client.cfg.Pool.NewAhead(ctx, desc.Size),
+		rates: map[endpoint]*rate{}, slow: map[endpoint]bool{}, refused: map[endpoint]bool{},
 		sources: map[endpoint]*source{}, plain: map[endpoint]bool{}, ranged: map[endpoint]bool{},
-	}, nil
+	}
+	for _, h := range hosts {
+		b.endpoints = append(b.endpoints, endpointOf(h))
+	}
+	return b, nil
 }
 
 // Hosts are the URLs of the endpoints that bytes came from, in the order in which they began to send.
@@ -119,13 +129,18 @@ func (b *Blob) read(p []byte) (int, error) {
 			err = fmt.Errorf("the connection ended after %d of %d bytes", b.offset, b.desc.Size)
 		}
 		f := b.repo.explain(host, err)
-		b.repo.waited(host, began, f)
 		passing, lasting := f, (*failure)(nil)
 		if !f.transient {
 			passing, lasting = nil, f
 		}
-		if err := b.wait(passing, lasting); err != nil {
-			return n, err
+		if f.slow { // no attempt has failed: something has come, and the next host goes on
+			b.repo.askLast(host, "registry host sends too slowly, it is asked last for the rest of this image, and for "+
+				"others for a minute", f)
+		} else {
+			b.repo.waited(host, began, f)
+			if err := b.wait(passing, lasting); err != nil {
+				return n, err
+			}
 		}
 		// The host that broke is asked last.
 		b.hosts = append(b.hosts[1:len(b.hosts):len(b.hosts)], host)
@@ -162,6 +177,7 @@ func (b *Blob) open() error {
 			if f.transient {
 				again, passing = append(again, i), worse(passing, f)
 			} else {
+				b.refuses(endpointOf(h))
 				lasting = worse(lasting, f)
 			}
 		}
@@ -206,11 +222,11 @@ func (b *Blob) fetchRange(host docker.RegistryHost) (io.ReadCloser, error) {
 	}
 	src := b.sources[at]
 	if src == nil {
-		src = newSource(b.repo, host, b.desc, func() { b.use(at) })
+		src = newSource(b, host)
 		b.sources[at] = src
 	}
 	end := b.ahead.Claim(b.offset)
-	rc, part, err := src.open(b.ctx, b.offset, end)
+	rc, part, err := src.open(b.watch(host), b.offset, end)
 	switch {
 	case err == nil && part.whole: // from the first byte on: this is what would be asked for next
 		b.ahead.Stop()
@@ -250,7 +266,7 @@ func withoutRanges(err error) bool {
 // fetchRest opens the rest of the blob. What was loaded ahead is dropped, unless the host fails: the next one may send
 // ranges.
 func (b *Blob) fetchRest(host docker.RegistryHost) (io.ReadCloser, error) {
-	rc, err := b.repo.fetchFrom(b.ctx, host, b.desc, b.offset)
+	rc, err := b.repo.fetchFrom(b.watch(host), host, b.desc, b.offset)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ type failure struct {
 	busy       bool // the host is asked too often
 	// unreachable says that there is no connection to the host, or to the proxy before it.
 	unreachable bool
+	slow        bool // the host has sent less than another one should
 }
 
 func (f *failure) Error() string { return f.text }
@@ -124,7 +125,11 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 	default:
 		f.kind, f.transient, f.unanswered = errdefs.ErrUnavailable, true, true
 		var connection *connectionError
-		f.unreachable = isDial(err) || errors.As(err, &connection) && connection.dial
+		if errors.As(err, &connection) {
+			f.unreachable, f.slow = connection.dial, connection.slow
+		} else {
+			f.unreachable = isDial(err)
+		}
 	}
 	f.text = r.told(host, f)
 	if a, ok := host.Authorizer.(*authorizer); ok && a.withheld != "" && errdefs.IsUnauthorized(f.kind) {
@@ -191,6 +196,7 @@ func tooLarge(what string, limit int64) error {
 type connectionError struct {
 	text string
 	dial bool // the connection was not made
+	slow bool // something comes, but too slowly
 }
 
 func (e *connectionError) Error() string { return e.text }

@@ -81,7 +81,15 @@ func (r *Repository) answered(h docker.RegistryHost) {
 // waited notes a host that has failed without an answer, and has taken long for it. Each request of a pull would wait
 // for it: to a mirror that is switched off, half a minute for each manifest and layer.
 func (r *Repository) waited(host docker.RegistryHost, since time.Time, f *failure) {
-	if !f.unanswered || time.Since(since) < longWait || len(r.hosts) == 1 {
+	if f.unanswered && time.Since(since) >= longWait {
+		r.askLast(host, "registry host does not answer, it is asked last for the rest of this image, and for others for a "+
+			"minute", f)
+	}
+}
+
+// askLast has a host asked after the others. event is what the log says of it.
+func (r *Repository) askLast(host docker.RegistryHost, event string, f *failure) {
+	if len(r.hosts) == 1 {
 		return
 	}
 	at := endpointOf(host)
@@ -94,8 +102,7 @@ func (r *Repository) waited(host docker.RegistryHost, since time.Time, f *failur
 	defer r.mu.Unlock()
 	if !r.silent[at] {
 		r.silent[at] = true
-		r.log.Warn("registry host does not answer, it is asked last for the rest of this image, and for others for a minute",
-			"host", host.Host, "error", f)
+		r.log.Warn(event, "host", host.Host, "error", f)
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 // source opens ranges of a blob at one host. Where the host redirects to another place, such as an object store, that
 // place is asked for the further ranges, until it refuses: its URL may be signed for some minutes.
 type source struct {
-	repo *Repository
+	blob *Blob
+	repo *Repository // of blob
 	host docker.RegistryHost
-	desc ocispec.Descriptor
-	took func() // called when the host has sent something
+	desc ocispec.Descriptor // of blob
 
 	// looking is held while the host is asked where the blob is, so that one request asks and not as many as there are
 	// connections. It guards known.
@@ -28,9 +28,12 @@ type source struct {
 	at      *url.URL // nil: the host sends the bytes itself
 }
 
-func newSource(r *Repository, h docker.RegistryHost, desc ocispec.Descriptor, took func()) *source {
-	return &source{repo: r, host: h, desc: desc, took: took, looking: make(chan struct{}, 1)}
+func newSource(b *Blob, h docker.RegistryHost) *source {
+	return &source{blob: b, repo: b.repo, host: h, desc: b.desc, looking: make(chan struct{}, 1)}
 }
+
+// took notes that the host has sent something.
+func (s *source) took() { s.blob.use(endpointOf(s.host)) }
 
 // Host is the configured host's name, wherever it redirects to: a registry that redirects each request to another name
 // gets no more connections than any other.
@@ -38,7 +41,7 @@ func (s *source) Host() string { return s.host.Host }
 
 // Open is for ranges that are loaded ahead. An answer with the whole blob is an error.
 func (s *source) Open(ctx context.Context, from, to int64) (io.ReadCloser, error) {
-	rc, _, err := s.open(ctx, from, to)
+	rc, _, err := s.open(s.blob.watchAhead(ctx, endpointOf(s.host)), from, to)
 	return rc, err
 }
 
@@ -157,7 +160,7 @@ func (s *source) Again(err error, failed int) (time.Duration, bool) {
 	if err == io.EOF && failed == 0 { // the host sends shorter ranges than it is asked for
 		return 0, true
 	}
-	if failed > 1 || !f.transient && err != io.EOF || f.retryAfter > retry.MaxBackoff {
+	if failed > 1 || f.slow || s.blob.left(endpointOf(s.host)) || !f.transient && err != io.EOF || f.retryAfter > retry.MaxBackoff {
 		return 0, false
 	}
 	return max(retry.Backoff, f.retryAfter), true

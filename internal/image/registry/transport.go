@@ -144,7 +144,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	b := &body{ReadCloser: resp.Body, cancel: cancel, stall: t.stall}
 	resp.Body = b
 	isBlob = isBlob && resp.StatusCode <= 299 // else it is an error's text
-	if !isBlob {
+	if isBlob {
+		b.rate = rateOf(req.Context())
+	} else {
 		err := tooLarge(req.URL.Path+" has", t.maxDocument)
 		if resp.ContentLength > t.maxDocument {
 			b.Close()
@@ -286,6 +288,7 @@ type body struct {
 
 	waited   time.Duration // since the last minProgress bytes
 	progress int64
+	rate     *rate // nil: however slow the connection is, it stays
 	// stalled is set once the clock has cut the connection. That may be when a read has just got its last bytes: the next
 	// one tells then.
 	stalled atomic.Bool
@@ -299,7 +302,8 @@ func (b *body) Read(p []byte) (int, error) {
 	start := time.Now()
 	n, err := b.ReadCloser.Read(p)
 	timer.Stop()
-	b.waited += time.Since(start)
+	took := time.Since(start)
+	b.waited += took
 	if b.progress += int64(n); b.progress >= minProgress {
 		b.progress, b.waited = 0, 0
 	}
@@ -310,6 +314,9 @@ func (b *body) Read(p []byte) (int, error) {
 		}
 	}
 	switch {
+	case err == nil && b.rate.slow(n, took):
+		b.cancel()
+		err = &connectionError{text: fmt.Sprintf("less than %d bytes came in %v", leastBytes, b.rate.window), slow: true}
 	case err == nil || err == io.EOF:
 	case b.stalled.Load():
 		err = &connectionError{text: fmt.Sprintf("less than %d bytes came in %v", minProgress, b.stall)}
