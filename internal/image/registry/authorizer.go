@@ -239,8 +239,8 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 	return err
 }
 
-// scopes is a context by which the library asks for a token: for what the host has said alone, where the context was made
-// by unscoped. If the host has said nothing, for the name in the reference.
+// scopes is a context by which the library asks for a token: for what the host has said alone, where the context was
+// made by unscoped. If the host has said nothing, for the name in the reference.
 func (a *authorizer) scopes(ctx context.Context, host string) context.Context {
 	before, ok := ctx.Value(unscopedKey{}).(context.Context)
 	if !ok {

@@ -108,8 +108,8 @@ type Repository struct {
 	silent map[endpoint]bool // those that have kept a request waiting and not answered; guarded by mu
 }
 
-// endpoint is the URL under which a host has the repository: hosts.toml may have several tables for one host, with other
-// paths, such as the projects of a Harbor. What one of them answers says nothing of the others.
+// endpoint is the URL under which a host has the repository: hosts.toml may have several tables for one host, with
+// other paths, such as the projects of a Harbor. What one of them answers says nothing of the others.
 type endpoint string
 
 func endpointOf(h docker.RegistryHost) endpoint {

@@ -15,8 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestAMirrorThatIsOffIsWaitedForOnceInAMinute by all pulls together, also by those that begin at the same time when the
-// minute is over. Seen to fail with what is known of the mirror kept for one pull: each waited for the connection.
+// TestAMirrorThatIsOffIsWaitedForOnceInAMinute by all pulls together, also by those that begin at the same time when
+// the minute is over. Seen to fail with what is known of the mirror kept for one pull: each waited for the connection.
 func TestAMirrorThatIsOffIsWaitedForOnceInAMinute(t *testing.T) {
 	w := newWorld(t)
 	mirror, registry := w.registry("mirror.test:443"), w.registry("registry.test:443")

@@ -7,16 +7,17 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
-// A host that sends a few bytes now and then does not stall, and would be asked for the rest of a layer for hours. It is
-// left for another one, if there is one that has not been left itself: its connection has brought less than leastBytes
-// in slowWindow stall times, of the time in which berthd waited for bytes. By default this is 4 KiB/s over a minute, for
-// one of up to 16 connections. Nothing is sent twice, since the other host goes on from the same byte.
+// A host that sends a few bytes now and then does not stall, and would be asked for the rest of a layer for hours. It
+// is left for another one, if there is one that has not been left itself: its connection has brought less than
+// leastBytes in slowWindow stall times, of the time in which berthd waited for bytes. By default this is 4 KiB/s over a
+// minute, for one of up to 16 connections. Nothing is sent twice, since the other host goes on from the same byte.
 const (
 	leastBytes = 256 << 10
 	slowWindow = 2
 )
 
-// rate is the clock of the connections to a host that one goroutine reads, one after another. A nil rate never says slow.
+// rate is the clock of the connections to a host that one goroutine reads, one after another. A nil rate never says
+// slow.
 type rate struct {
 	window time.Duration
 	leave  func() bool // called when a connection is too slow. False: it is to stay
@@ -57,8 +58,8 @@ func (b *Blob) watch(host docker.RegistryHost) context.Context {
 	return b.watched(b.ctx, at, b.rates[at])
 }
 
-// watchAhead is the same for a connection that loads ahead. The range is left to the reader, which finds out whether the
-// host is slow or only this connection.
+// watchAhead is the same for a connection that loads ahead. The range is left to the reader, which finds out whether
+// the host is slow or only this connection.
 func (b *Blob) watchAhead(ctx context.Context, at endpoint) context.Context {
 	return b.watched(ctx, at, b.newRate(func() bool {
 		b.mu.Lock()

@@ -68,7 +68,8 @@ func TestAMirrorThatTricklesIsLeftForTheRegistry(t *testing.T) {
 }
 
 // TestAHostThatTricklesIsLeftInTheMiddle: it has sent the beginning as fast as it should, and ranges are loaded ahead
-// from it when it becomes slow. Seen to fail with a clock for each connection of the reader: each ended before its time.
+// from it when it becomes slow. Seen to fail with a clock for each connection of the reader: each ended before its
+// time.
 func TestAHostThatTricklesIsLeftInTheMiddle(t *testing.T) {
 	w, mirror, registry := behindAMirror(t, small)
 	data := noise(8 << 20)

@@ -160,7 +160,8 @@ func (s *source) Again(err error, failed int) (time.Duration, bool) {
 	if err == io.EOF && failed == 0 { // the host sends shorter ranges than it is asked for
 		return 0, true
 	}
-	if failed > 1 || f.slow || s.blob.left(endpointOf(s.host)) || !f.transient && err != io.EOF || f.retryAfter > retry.MaxBackoff {
+	slow := f.slow || s.blob.left(endpointOf(s.host)) // the reader finds out who goes on
+	if slow || failed > 1 || !f.transient && err != io.EOF || f.retryAfter > retry.MaxBackoff {
 		return 0, false
 	}
 	return max(retry.Backoff, f.retryAfter), true

@@ -44,9 +44,10 @@ func TestARegistrysDateIsByItsOwnClock(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfA403IsAskedForOnce: whatever the answer, unless it is a good one, the error stays that of the HEAD, nothing further is asked,
-// and the pull does not wait for long. Seen to fail without transport.reason, without timeReason (30 s), and with the
-// request left to the library, which follows the redirect seven times and has a text of any length in the error.
+// TestTheReasonOfA403IsAskedForOnce: whatever the answer, unless it is a good one, the error stays that of the HEAD,
+// nothing further is asked, and the pull does not wait for long. Seen to fail without transport.reason, without
+// timeReason (30 s), and with the request left to the library, which follows the redirect seven times and has a text of
+// any length in the error.
 func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
 	said := func(code int, text string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, _ *http.Request) {
@@ -124,9 +125,9 @@ func TestTheReasonOfA403IsAskedForOnce(t *testing.T) {
 	}
 }
 
-// TestAManifestIsReadByGETWhereHEADIsForbidden: a registry redirects to a store with a URL that is signed for GET, which
-// the store does not take for HEAD, or a proxy refuses HEAD itself. Seen to fail where the answer to the GET was thrown
-// away unless it was a 403.
+// TestAManifestIsReadByGETWhereHEADIsForbidden: a registry redirects to a store with a URL that is signed for GET,
+// which the store does not take for HEAD, or a proxy refuses HEAD itself. Seen to fail where the answer to the GET was
+// thrown away unless it was a 403.
 func TestAManifestIsReadByGETWhereHEADIsForbidden(t *testing.T) {
 	manifest := []byte(`{"schemaVersion":2}`)
 	want := digest.FromBytes(manifest)
