@@ -233,11 +233,21 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 	}
 	defer func() { <-a.asking }()
 	err := a.library().Authorize(a.scopes(ctx, req.URL.Host), req)
-	if err != nil && !refusedToken(err) {
+	if err == nil {
+		return nil
+	}
+	if !refusedToken(err) {
 		a.forget(ctx)
 	}
-	return err
+	// The library would look for a digest among blobs as well, and ask the service again.
+	return refuse(ctx, &tokenError{err})
 }
+
+// tokenError is that there is no token for a request. What the service has answered says nothing of the host, such as
+// whether it sends ranges.
+type tokenError struct{ error }
+
+func (e *tokenError) Unwrap() error { return e.error }
 
 // scopes is a context by which the library asks for a token: for what the host has said alone, where the context was
 // made by unscoped. If the host has said nothing, for the name in the reference.

@@ -252,7 +252,10 @@ func withoutRanges(err error) bool {
 	var unusable *rangeError
 	var status *statusError
 	var unexpected remoteerrors.ErrUnexpectedStatus
+	var token *tokenError
 	switch {
+	case errors.As(err, &token):
+		return false
 	case errors.As(err, &unusable):
 		return true
 	case errors.As(err, &status):

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -222,5 +224,64 @@ func TestATokenIsAskedForByTheNameAtTheMirror(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestATokenServiceThatFailsIsAskedOnceForADigest in each attempt. Seen to fail where the library, which has found no
+// manifest of the digest, went on to look for a blob, and asked for a token again.
+func TestATokenServiceThatFailsIsAskedOnceForADigest(t *testing.T) {
+	for _, code := range []int{http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusForbidden} {
+		w := newWorld(t)
+		r := newTokens(w, func(_ int64, rw http.ResponseWriter, _ *http.Request) bool {
+			rw.WriteHeader(code)
+			return true
+		})
+		named, err := reference.ParseNormalizedNamed("registry.test/a@" + digest.FromBytes(r.manifest).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		repo, err := w.client.Repository(t.Context(), named, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer repo.Close()
+		if err := r.read(t.Context(), repo, "manifest"); err == nil || !strings.Contains(err.Error(), fmt.Sprint(code)) {
+			t.Errorf("%d: error %v", code, err)
+		}
+		if n := r.asked.Load(); n != 1 {
+			t.Errorf("%d: the service was asked %d times", code, n)
+		}
+	}
+}
+
+// TestATokenServiceThatFailsDoesNotEndRanges: it is not the host that has refused the range. Seen to fail where its
+// answer 500 or 502 was taken for the host's.
+func TestATokenServiceThatFailsDoesNotEndRanges(t *testing.T) {
+	for _, code := range []int{http.StatusInternalServerError, http.StatusBadGateway} {
+		w := ranged(t, small)
+		data := noise(1 << 20)
+		var failed, ranges atomic.Int64
+		w.serve("registry.test:443", func(rw http.ResponseWriter, req *http.Request) {
+			switch {
+			case req.URL.Path == "/token" && failed.Add(1) == 1:
+				rw.WriteHeader(code)
+			case req.URL.Path == "/token":
+				fmt.Fprint(rw, `{"token":"good"}`)
+			case req.Header.Get("Authorization") != "Bearer good":
+				rw.Header().Set("WWW-Authenticate", `Bearer realm="https://registry.test/token",service="x"`)
+				rw.WriteHeader(http.StatusUnauthorized)
+			default:
+				if req.Header.Get("Range") != "" {
+					ranges.Add(1)
+				}
+				http.ServeContent(rw, req, "", time.Time{}, bytes.NewReader(data))
+			}
+		})
+		if err := w.blob(w.repository(nil), data); err != nil {
+			t.Error(err)
+		}
+		if ranges.Load() < 2 || strings.Contains(w.logs.text.String(), "does not send ranges") {
+			t.Errorf("%d: %d ranges, and the log:\n%s", code, ranges.Load(), w.logs.text.String())
+		}
 	}
 }
