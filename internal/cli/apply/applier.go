@@ -30,6 +30,10 @@ type Applier struct {
 	Notes     io.Writer // a line for each event
 	// Once: the pods are started and left to themselves.
 	Once bool
+	// ShutsDown says whether the system is being shut down; nil: it never is.
+	ShutsDown func(ctx context.Context) bool
+	// StillStopping is called again and again while a shutdown waits for pods; nil: nobody wants to know.
+	StillStopping func()
 
 	launcher   *launch.Launcher
 	supervisor *supervisor.Supervisor
@@ -63,8 +67,8 @@ type told struct {
 
 func (a *Applier) note(format string, args ...any) { fmt.Fprintf(a.Notes, format+"\n", args...) }
 
-// Run keeps the pods until ctx ends, and then leaves them running. With Once it returns once all of them run or have
-// failed; what has failed is the error.
+// Run keeps the pods until ctx ends, and then leaves them running, unless the system shuts down. With Once it returns
+// once all of them run or have failed; what has failed is the error.
 func (a *Applier) Run(ctx context.Context) error {
 	// The keepers leave their pods when they are told to, and not in the middle of a call.
 	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
@@ -85,6 +89,10 @@ func (a *Applier) Run(ctx context.Context) error {
 		return a.once(ctx)
 	}
 	a.loop(ctx, watcher)
+	if ctx := context.WithoutCancel(ctx); a.ShutsDown != nil && a.ShutsDown(ctx) {
+		a.shutDown(ctx)
+		return nil
+	}
 	a.leave()
 	return nil
 }
@@ -266,6 +274,9 @@ func (a *Applier) carryOut(ctx context.Context, p *plan) {
 		}
 		k := a.newKeeper(ctx, w, nil, after)
 		a.keepers, keepers[w] = append(a.keepers, k), k
+	}
+	for w, k := range keepers {
+		k.before = keepers[w.before]
 	}
 	blocked := map[string]bool{}
 	for _, w := range p.blocked {

@@ -31,6 +31,9 @@ type keeper struct {
 	readyOnce sync.Once
 	nudge     chan struct{} // the sandbox may be lost
 
+	// before is the pod of a StatefulSet that this one came after; nil: there is none. It belongs to the goroutine of Run.
+	before *keeper
+
 	mu      sync.Mutex // guards the rest
 	file    string
 	running *supervisor.Pod

@@ -75,13 +75,23 @@ func (a *Applier) found(ctx context.Context, pod *manifest.Pod) (sandbox *cri.Po
 func (a *Applier) state(ctx context.Context, sandbox *cri.PodSandbox) (*supervisor.State, error) {
 	containers, err := a.launcher.Find(ctx, sandbox)
 	return &supervisor.State{Created: launch.Created(sandbox), Found: containers,
-		Ready: sandbox.GetState() == cri.PodSandboxState_SANDBOX_READY}, err
+		Ready:       sandbox.GetState() == cri.PodSandboxState_SANDBOX_READY,
+		Interrupted: a.dir(sandbox).Interrupted()}, err
+}
+
+// dir is the directory of a pod in the store.
+func (a *Applier) dir(sandbox *cri.PodSandbox) *poddir.Dir {
+	meta := sandbox.GetMetadata()
+	return a.Store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid())
 }
 
 // bring starts a pod, or adopts it where its sandbox is there.
 func (a *Applier) bring(ctx context.Context, pod *manifest.Pod, sandbox *cri.PodSandbox) (*supervisor.Pod, error) {
 	if sandbox == nil {
 		return a.supervisor.Run(ctx, pod)
+	}
+	if err := a.dir(sandbox).GoOn(); err != nil {
+		return nil, err
 	}
 	return a.supervisor.Adopt(ctx, pod, sandbox)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
@@ -52,6 +53,36 @@ func (d *Dir) make(record Record) (release func(), err error) {
 		return nil, err
 	}
 	return release, nil
+}
+
+// interruptedFile says when a shutdown of the system began to stop the pod.
+const interruptedFile = "interrupted"
+
+// Interrupt notes that a shutdown of the system stops the pod from now on.
+func (d *Dir) Interrupt(now time.Time) error {
+	return disk.WriteFileSynced(filepath.Join(d.Path, interruptedFile), []byte(now.Format(time.RFC3339Nano)+"\n"), 0o600)
+}
+
+// Interrupted is when a shutdown of the system began to stop the pod; zero: none did.
+func (d *Dir) Interrupted() time.Time {
+	data, err := os.ReadFile(filepath.Join(d.Path, interruptedFile))
+	if err != nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(string(data)))
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// GoOn notes that the pod runs on after a shutdown that did not stop it.
+func (d *Dir) GoOn() error {
+	err := os.Remove(filepath.Join(d.Path, interruptedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Logs is the directory of the pod's logs.

@@ -38,7 +38,8 @@ changed, and the pods of a removed one are stopped and removed. A file that is w
 they are until it is right again. Containers are started again as restartPolicy says, and their probes and hooks run. A
 pod without restartPolicy counts as Always, where berth run runs it once.
 
-Pods run on when the command ends, however it does. The next berth apply of the directory goes on with those whose
+Pods run on when the command ends, however it does, unless it is ended because the system shuts down: then it stops
+them first, with their hooks and their grace periods. The next berth apply of the directory goes on with those whose
 manifest is the same, without starting them again. After a reboot it starts them. It waits for berthd if that does not
 run yet.
 
@@ -108,7 +109,7 @@ func applyDirectory(cmd *cobra.Command, a *command.App, name string, o *applyOpt
 	}
 	defer conn.Close()
 	applier := &apply.Applier{Conn: conn, Store: store, Directory: directory, Options: o.Options, Notes: notes,
-		Once: o.once}
+		Once: o.once, ShutsDown: apply.SystemStops, StillStopping: stillStopping}
 	applier.Pull = func(ctx context.Context, image string, secrets [][]byte) (string, error) {
 		auth, err := o.auth.With(secrets)
 		if err != nil {
@@ -118,4 +119,10 @@ func applyDirectory(cmd *cobra.Command, a *command.App, name string, o *applyOpt
 		return images.Pull(ctx, a, conn, image, auth, io.Discard)
 	}
 	return applier.Run(ctx)
+}
+
+// stillStopping has systemd wait longer for the end of this service.
+func stillStopping() {
+	_, _ = daemon.SdNotify(false, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping,
+		(3*apply.StoppingPeriod).Microseconds()))
 }

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,6 +27,18 @@ type State struct {
 	Created time.Time
 	Ready   bool // its sandbox
 	Found   map[string]*launch.Found
+	// Interrupted is when a shutdown of the system began to stop the pod; zero: none did.
+	Interrupted time.Time
+}
+
+// exitCode is that of a container that has ended. A container that ends without an error because a shutdown of the
+// system stops it has not done its work, and counts as one that does not handle SIGTERM.
+func (s *State) exitCode(status *cri.ContainerStatus) int32 {
+	code := status.GetExitCode()
+	if code == 0 && !s.Interrupted.IsZero() && status.GetFinishedAt() >= s.Interrupted.UnixNano() {
+		return 128 + int32(unix.SIGTERM)
+	}
+	return code
 }
 
 // Over says whether a pod that was found has ended for good, and with which exit code: nothing of it is to be started
@@ -74,17 +87,18 @@ func (s *State) ended(pod *manifest.Pod) (over bool, code int32) {
 		if found != nil {
 			status = found.Status
 		}
+		exit := s.exitCode(status)
 		switch ended := status.GetState() == cri.ContainerState_CONTAINER_EXITED; {
 		case kind == manifest.KindInit:
-			if ended && status.GetExitCode() != 0 && final(c, status.GetExitCode()) {
-				return true, status.GetExitCode()
+			if ended && exit != 0 && final(c, exit) {
+				return true, exit
 			}
 		case found == nil || status.GetState() == cri.ContainerState_CONTAINER_CREATED:
 			missing = true
-		case !ended || !final(c, status.GetExitCode()):
+		case !ended || !final(c, exit):
 			return false, 0
-		case status.GetExitCode() != 0 && (first == 0 || status.GetFinishedAt() < first):
-			first, code = status.GetFinishedAt(), status.GetExitCode()
+		case exit != 0 && (first == 0 || status.GetFinishedAt() < first):
+			first, code = status.GetFinishedAt(), exit
 		}
 	}
 	if !missing {
