@@ -9,10 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"berth/internal/asroot"
 	"berth/test/node"
 )
 
@@ -205,6 +207,48 @@ func packer(t *testing.T) string {
 	program := filepath.Join(t.TempDir(), "packages")
 	output(t, "go", "-C", "../tools/packages", "build", "-o", program, ".")
 	return program
+}
+
+// TestTheTarballIsASystemExtension: systemd-sysext puts it over a /usr that has other files and stays as it is. Seen to
+// fail without the file for systemd-sysext.
+func TestTheTarballIsASystemExtension(t *testing.T) {
+	asroot.Need(t, "mounts")
+	if _, err := exec.LookPath("systemd-sysext"); err != nil {
+		t.Skip(err)
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skipf("the package of the test is for amd64, and this machine is %s", runtime.GOARCH)
+	}
+	made := packages(t, packer(t), staged(t))
+	tarball := filepath.Join(t.TempDir(), "berth.tar.gz")
+	if err := os.WriteFile(tarball, made["berth-1.2.3-rc.1+4.gabc-linux-amd64.tar.gz"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	system := t.TempDir()
+	extension := filepath.Join(system, "var/lib/extensions/berth")
+	for _, dir := range []string{extension, filepath.Join(system, "usr/bin"), filepath.Join(system, "usr/lib")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, text := range map[string]string{"usr/bin/other": "of the system", "usr/lib/os-release": "ID=flatcar\n"} {
+		if err := os.WriteFile(filepath.Join(system, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	output(t, "tar", "-C", extension, "-xf", tarball)
+	// systemd-sysext mounts in a namespace of its own, from which shared mounts come back.
+	got := output(t, "unshare", "--mount", "sh", "-ec", `mount --make-rshared /; mount -t tmpfs none /run; systemd-sysext --root="$0" merge >&2
+		cat "$0/usr/bin/other"; cmp "$0/usr/bin/berthd" "$0/var/lib/extensions/berth/usr/bin/berthd"
+		cat "$0/usr/lib/systemd/system/berthd.service"; ! touch "$0/usr/bin/new" 2>/dev/null`, system)
+	for _, want := range []string{"of the system", "usr/lib/systemd/system/berthd.service"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the system has no %q: %s", want, got)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(system, "usr/bin/berthd")); err == nil {
+		t.Error("the system's own /usr has changed")
+	}
 }
 
 // upgradeByTar unpacks a tarball where Berth is installed, as docs/operations.md has it. The administrator's
