@@ -21,7 +21,8 @@ const (
 
 // UndoResources returns the limits that undo an update of a cgroup: those from before it, and no limit where there was
 // none. To leave such a field out would leave the update's limit in force. Processors and memory nodes, limits of huge
-// pages, weights of block I/O and files of cgroup v2 that had no value before have none that could be given.
+// pages, weights of block I/O and files of cgroup v2 that had no value before have none that could be given: what
+// cgroup.Save has read of them is restored after this.
 func UndoResources(before, update *specs.LinuxResources, h *Host) *specs.LinuxResources {
 	out := *before
 	if cpu := update.CPU; cpu != nil {

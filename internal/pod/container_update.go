@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/nri"
 	"berth/internal/ocispec"
@@ -77,6 +78,7 @@ type update struct {
 	merged    *model.Resources // all that then hold
 	resources *specs.LinuxResources
 	before    *specs.LinuxResources // of the cgroup; nil: it has not been changed
+	saved     *cgroup.Saved         // the files of the cgroup that before has no value for
 
 	ulimits []specs.POSIXRlimit // nil: they stay
 	score   *int                // oom_score_adj; nil: it stays
@@ -129,7 +131,11 @@ func (u *update) limitCgroup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.before = spec.Linux.Resources
+	dir, err := u.m.cgroups.DirOf(spec.Linux.CgroupsPath)
+	if err != nil {
+		return err
+	}
+	u.before, u.saved = spec.Linux.Resources, u.host.Cgroups.Save(dir, u.resources)
 	return u.m.cfg.Keeper.Update(ctx, u.container.ID(), u.resources)
 }
 
@@ -138,7 +144,9 @@ func (u *update) cgroupBack(ctx context.Context) error {
 	if u.before == nil {
 		return nil
 	}
-	return u.m.cfg.Keeper.Update(ctx, u.container.ID(), ocispec.UndoResources(u.before, u.resources, u.host))
+	err := u.m.cfg.Keeper.Update(ctx, u.container.ID(), ocispec.UndoResources(u.before, u.resources, u.host))
+	// The files come last: an OCI runtime, libcontainer and systemd know no value that takes a limit of these away.
+	return errors.Join(err, u.saved.Restore(ctx, u.m.cfg.SystemdCgroup))
 }
 
 // save writes the limits to the container's specification and its record. A start reads them from the specification,

@@ -10,6 +10,7 @@ import (
 	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
+	"berth/internal/undo"
 )
 
 // UpdateSandboxResources changes the limits of a whole pod: its overhead and what its containers have together. What is
@@ -51,12 +52,15 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 		config.Resources = ocispec.MergeResources(config.Resources, resources)
 	}
 	next.Config = &config
+	saved := m.cgroups.Save(&next)
 	err = m.cgroups.Limit(&next)
 	if err == nil {
 		err = s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
 	}
 	if err != nil {
-		if back := m.cgroups.UndoLimit(&old, &next); back != nil {
+		clean, cancel := undo.Context(ctx)
+		defer cancel()
+		if back := m.cgroups.UndoLimit(clean, &old, &next, saved); back != nil {
 			m.log.Error("set the limits of a pod back after a failed update", "pod_id", s.ID(), "error", back)
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)

@@ -700,3 +700,62 @@ func TestLimitsThatTheKernelRefusesSayWhy(t *testing.T) {
 	}
 	c.Sh("true")
 }
+
+// TestARefusedUpdateLeavesNoPartInForce: the kernel takes CPUs before it refuses memory nodes, and a file of cgroup v2
+// before one that it does not have. Neither had a value before that could be given again. With systemd, its next look
+// at all units does not bring them back.
+func TestARefusedUpdateLeavesNoPartInForce(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd does not undo")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run()
+	files := map[string]string{}
+	look := func(what string) {
+		t.Helper()
+		for _, dir := range cgroups(t, c) {
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems", "memory.high"} {
+				for _, path := range []string{filepath.Join(dir, file), filepath.Join(filepath.Dir(dir), file)} {
+					data, err := os.ReadFile(path)
+					if err != nil {
+						continue
+					}
+					before, seen := files[path]
+					if seen && before != string(data) {
+						t.Errorf("%s: %s has %q, and had %q", what, path, data, before)
+					}
+					files[path] = string(data)
+				}
+			}
+		}
+	}
+	look("at first")
+	if len(files) == 0 {
+		t.Fatal("there are no such files")
+	}
+	update := func(r *cri.LinuxContainerResources) {
+		t.Helper()
+		_, container := n.Runtime.UpdateContainerResources(nodetest.Context(t),
+			&cri.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: r})
+		_, pod := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t),
+			&cri.UpdatePodSandboxResourcesRequest{PodSandboxId: p.ID, Resources: r})
+		if container == nil || pod == nil {
+			t.Errorf("%v is not refused: container %v, pod %v", r, container, pod)
+		}
+	}
+	update(&cri.LinuxContainerResources{CpusetCpus: "0", CpusetMems: "900"})
+	look("a memory node that does not exist")
+	if exists("/sys/fs/cgroup/cgroup.controllers") {
+		for range 8 { // in the order of a map
+			update(&cri.LinuxContainerResources{
+				Unified: map[string]string{"memory.high": "104857600", "memory.nosuch": "1"}})
+		}
+		look("a file that does not exist")
+	}
+	if systemctl, err := exec.LookPath("systemctl"); err == nil && exists("/run/systemd/system") {
+		if out, err := exec.Command(systemctl, "daemon-reload").CombinedOutput(); err != nil {
+			t.Errorf("daemon-reload: %v: %s", err, out)
+		}
+		look("systemd has read its units again")
+	}
+	c.Sh("true")
+}

@@ -5,6 +5,7 @@ package cgroups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -433,9 +434,26 @@ func (g *Driver) Limit(r *record.Sandbox) error {
 	return g.set(r, resources)
 }
 
+// Save reads of a pod's cgroup what UndoLimit has to know after a Limit with the same record.
+func (g *Driver) Save(after *record.Sandbox) *cgroup.Saved {
+	update, host, err := g.resources(after)
+	if err != nil || update == nil {
+		return nil
+	}
+	return host.Cgroups.Save(g.limited(after), update)
+}
+
+// limited is the cgroup of a pod's own that has its limits.
+func (g *Driver) limited(r *record.Sandbox) string {
+	if g.systemd {
+		return g.PodDir(r.CgroupParent)
+	}
+	return r.CgroupParent
+}
+
 // UndoLimit gives a pod's cgroup the limits of before, after a Limit with those of after that the kernel has refused in
-// part, or that is not to hold.
-func (g *Driver) UndoLimit(before, after *record.Sandbox) error {
+// part, or that is not to hold. saved is what Save has read before the Limit.
+func (g *Driver) UndoLimit(ctx context.Context, before, after *record.Sandbox, saved *cgroup.Saved) error {
 	update, host, err := g.resources(after)
 	if err != nil || update == nil {
 		return nil // nothing of it was set
@@ -447,7 +465,8 @@ func (g *Driver) UndoLimit(before, after *record.Sandbox) error {
 	if old == nil {
 		old = &specs.LinuxResources{}
 	}
-	return g.set(after, ocispec.UndoResources(old, update, host))
+	err = g.set(after, ocispec.UndoResources(old, update, host))
+	return errors.Join(err, saved.Restore(ctx, g.systemd))
 }
 
 // resources are the limits of a pod's cgroup in the form of a specification. Nil: it has none, or is not the pod's own.
@@ -480,12 +499,12 @@ func (g *Driver) set(r *record.Sandbox, resources *specs.LinuxResources) error {
 		return err
 	}
 	if g.systemd {
-		return tree.LimitSlice(g.PodDir(r.CgroupParent), resources)
+		return tree.LimitSlice(g.limited(r), resources)
 	}
-	if err := tree.Create(r.CgroupParent); err != nil {
+	if err := tree.Create(g.limited(r)); err != nil {
 		return err
 	}
-	return tree.Limit(r.CgroupParent, resources)
+	return tree.Limit(g.limited(r), resources)
 }
 
 // checkPodLimits refuses limits that only containers have. within is what they are asked for in.
