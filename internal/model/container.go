@@ -235,6 +235,9 @@ type ContainerConfig struct {
 	Log *LogLimits `json:"log,omitempty"`
 	// CreateHostPaths has a directory made where the host path of a mount does not exist.
 	CreateHostPaths bool `json:"createHostPaths,omitempty"`
+	// PodPrivileged says that the client calls the pod privileged as it asks for this container, whatever it called the pod
+	// when that was made.
+	PodPrivileged bool `json:"podPrivileged,omitempty"`
 }
 
 // Named is what clients that know no metadata call a container: Name, if such a client made it, else the metadata's. A

@@ -121,9 +121,14 @@ func (cr *creation) check() (err error) {
 		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID),
 			errSandboxNotReady)
 	}
-	if cfg.Security.Privileged && !pod.Config.Security.Privileged {
+	if cfg.Security.Privileged && !pod.Config.Security.Privileged && !cfg.PodPrivileged {
 		return fmt.Errorf(
 			"create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
+			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
+	}
+	if cfg.Security.Privileged && pod.Config.UserNamespace() != nil { // checkUserNamespace refuses such pods as a whole
+		return fmt.Errorf(
+			"create container %s in pod sandbox %s: it is privileged, and the pod has a user namespace: %w",
 			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
 	if err := checkNamespaces(cfg, pod.Config); err != nil {

@@ -280,11 +280,25 @@ func TestPullSecretsEphemeralContainersAndRuntimeClasses(t *testing.T) {
 	c.change(t, p, func(now *v1.Pod) {
 		debug := sh("debug", sleep)
 		debug.TerminationMessagePath, debug.TerminationMessagePolicy = "/dev/termination-log", v1.TerminationMessageReadFile
+		// As `kubectl debug --profile=sysadmin` has it: the pod was not privileged when it was made.
+		privileged := sh("privileged", sleep, func(c *v1.Container) {
+			c.SecurityContext = &v1.SecurityContext{Privileged: ptr(true)}
+		})
+		privileged.TerminationMessagePath = debug.TerminationMessagePath
+		privileged.TerminationMessagePolicy = debug.TerminationMessagePolicy
 		now.Spec.EphemeralContainers = []v1.EphemeralContainer{
-			{TargetContainerName: "main", EphemeralContainerCommon: v1.EphemeralContainerCommon(debug)}}
+			{TargetContainerName: "main", EphemeralContainerCommon: v1.EphemeralContainerCommon(debug)},
+			{EphemeralContainerCommon: v1.EphemeralContainerCommon(privileged)}}
 	})
 	eventually(t, 20*time.Second, "the ephemeral container sees the other's process", func() error {
 		out, code, err := p.exec("debug", streams{transport: webSocketTransport}, "sh", "-c", "ps | grep 'sleep 543[2]'")
+		if err != nil || code != 0 {
+			return fmt.Errorf("code %d, %v: %s", code, err, out)
+		}
+		return nil
+	})
+	eventually(t, 20*time.Second, "the privileged ephemeral container runs", func() error {
+		out, code, err := p.exec("privileged", streams{transport: webSocketTransport}, "mount", "-t", "tmpfs", "x", "/mnt")
 		if err != nil || code != 0 {
 			return fmt.Errorf("code %d, %v: %s", code, err, out)
 		}

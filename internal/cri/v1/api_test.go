@@ -319,6 +319,7 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 			Seccomp:            &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "/etc/p.json"},
 			AppArmor:           &model.SecurityProfile{Type: model.ProfileUnconfined},
 		},
+		PodPrivileged: true, // the pod's configuration says so
 	}
 	args := d.rec.last("CreateContainer")
 	if args[0] != "pod1" || !reflect.DeepEqual(args[1], want) {

@@ -11,7 +11,9 @@ import (
 	"berth/internal/model"
 )
 
-// CreateContainer takes the sandbox from its ID alone: sandbox_config is the one that RunPodSandbox had, repeated.
+// CreateContainer takes the sandbox from its ID alone: sandbox_config is the one that RunPodSandbox had, repeated. The
+// exception is whether the pod is privileged. A kubelet makes the configuration anew, and a pod becomes privileged with
+// the first privileged container that is added to it (`kubectl debug --profile=sysadmin`).
 func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateContainerRequest) (
 	*api.CreateContainerResponse, error) {
 	c := newCheck(s.dialect, req)
@@ -19,6 +21,9 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 	cfg := toContainerConfig(c, "config", req.GetConfig())
 	if again := req.GetSandboxConfig(); again.GetMetadata() != nil { // some clients leave it out, or empty
 		toSandboxConfig(c, "sandbox_config", again)
+	}
+	if cfg != nil {
+		cfg.PodPrivileged = req.GetSandboxConfig().GetLinux().GetSecurityContext().GetPrivileged()
 	}
 	if err := c.Err(); err != nil {
 		if c.imageVolume {
