@@ -39,3 +39,21 @@ func TestAPrivilegedContainerIsAddedToAPod(t *testing.T) {
 	user.Config.Linux.SecurityContext.Privileged = true
 	refused(user, "the pod has a user namespace")
 }
+
+// TestTheGroupOfAPodNeedsNoUser: a pod has no process of its image, so neither has a meaning. Seen to fail where a group
+// without a user was refused, as that of a container is.
+func TestTheGroupOfAPodNeedsNoUser(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) {
+		s.RunAsGroup = &cri.Int64Value{Value: 1000}
+	}))
+	if got := strings.TrimSpace(p.Output("id -g")); got != "0" {
+		t.Errorf("the container has group %s", got)
+	}
+	_, err := p.TryCreate(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.RunAsGroup = &cri.Int64Value{Value: 1000}
+	}))
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a container with a group and no user: %v", err)
+	}
+}

@@ -397,8 +397,6 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 		"something about Windows": {func(c *api.PodSandboxConfig) {
 			c.Windows = &api.WindowsPodSandboxConfig{}
 		}, "config.windows"},
-		"a group without a user": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser = nil }),
-			"config.linux.security_context.run_as_group"},
 		"a negative user": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser.Value = -1 }),
 			"config.linux.security_context.run_as_user"},
 		"a target for a pod": {podSecurity(func(s *api.LinuxSandboxSecurityContext) {

@@ -13,9 +13,6 @@ func toSandboxSecurity(c *check, p path, s *api.LinuxSandboxSecurityContext) mod
 	if s == nil {
 		return model.SandboxSecurity{}
 	}
-	if s.RunAsGroup != nil && s.RunAsUser == nil {
-		c.Fail(p.Field("run_as_group"), "needs run_as_user")
-	}
 	return model.SandboxSecurity{
 		Namespaces:               toNamespaces(c, p.Field("namespace_options"), s.NamespaceOptions, false),
 		SELinux:                  toSELinux(s.SelinuxOptions),
