@@ -30,6 +30,8 @@ const (
 	MaxFiles = 1000
 	MinRate  = 1 << 10
 	MinBurst = 4 << 10
+	// DefaultSize is that of a kubelet (containerLogMaxSize), for logs that nobody rotates.
+	DefaultSize = 10 << 20
 	// DefaultFiles is that of a kubelet (containerLogMaxFiles).
 	DefaultFiles = 5
 )

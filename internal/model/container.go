@@ -233,6 +233,8 @@ type ContainerConfig struct {
 	QuotaID     string            `json:"quotaID,omitempty"`     // empty or 0: none; -1: a free one; else 16777216 or more
 	// Log are the limits of its log that it asks for; nil: those of the node.
 	Log *LogLimits `json:"log,omitempty"`
+	// RotateLog has the keeper rotate the log where neither the node nor Log says at which size.
+	RotateLog bool `json:"rotateLog,omitempty"`
 	// CreateHostPaths has a directory made where the host path of a mount does not exist.
 	CreateHostPaths bool `json:"createHostPaths,omitempty"`
 	// PodPrivileged says that the client calls the pod privileged as it asks for this container, whatever it called the pod

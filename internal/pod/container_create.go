@@ -153,7 +153,7 @@ func (cr *creation) check() (err error) {
 	if cr.rec.LogPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
 		return err
 	}
-	if cr.rec.LogLimits, err = logLimits(cr.m.settings.Load().Log, cfg.Log); err != nil {
+	if cr.rec.LogLimits, err = logLimits(cr.m.settings.Load().Log, cfg.Log, cfg.RotateLog); err != nil {
 		return fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
 	}
 	if err := storage.CheckVolumes(cfg); err != nil {
@@ -518,8 +518,12 @@ func pathLength(path string) error {
 	return nil
 }
 
-// logLimits are the limits of a container's log: those of the node, but for what the container asks for.
-func logLimits(l loglimit.Limits, asked *model.LogLimits) (loglimit.Limits, error) {
+// logLimits are the limits of a container's log: those of the node, but for what the container asks for. rotate has the
+// log rotated, at the size of a kubelet, where neither says at which.
+func logLimits(l loglimit.Limits, asked *model.LogLimits, rotate bool) (loglimit.Limits, error) {
+	if rotate && l.MaxSize == 0 {
+		l.MaxSize = loglimit.DefaultSize
+	}
 	if asked != nil {
 		set(&l.MaxSize, asked.MaxSize)
 		set(&l.MaxFiles, asked.MaxFiles)

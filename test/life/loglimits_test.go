@@ -231,3 +231,62 @@ func inForce(t *testing.T, n *node.Node, id string) string {
 	}
 	return compact.String()
 }
+
+// TestLogsThatNoCommandLooksAfterAreRotated: those of pods that berth leaves running, with and without a named volume,
+// and of the next attempt that `berth restart` makes. Nobody who makes a pod through the CRI can ask for that in it.
+func TestLogsThatNoCommandLooksAfterAreRotated(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	berth := func(args ...string) string {
+		t.Helper()
+		code, out, complaints := typed(t, n, append([]string{"--data-dir", data}, args...)...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d, %s", args, code, complaints)
+		}
+		return out
+	}
+	limited := func(pod string) {
+		t.Helper()
+		list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+			State:         &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: map[string]string{"io.kubernetes.pod.name": pod}}})
+		if err != nil || len(list.Containers) != 1 {
+			t.Fatalf("pod %s has %v, %v", pod, list, err)
+		}
+		status, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+			&cri.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info := status.Info["info"]; !strings.Contains(info, `"logLimits":{"maxSize":10485760,"maxFiles":5}`) {
+			t.Errorf("pod %s: %s", pod, info)
+		}
+	}
+	nodetest.Pull(t, n, node.Busybox)
+	berth("run", "-d", "--name", "chatters", node.Busybox, "sh", "-c",
+		"yes 0123456789012345678901234567890123456789 | head -c 13000000; exec sleep 1000")
+	berth("run", "-d", "--name", "chatters-too", "-v", "of-chatters:/data", node.Busybox, "sleep", "1000")
+	limited("chatters")
+	limited("chatters-too")
+	logs := filepath.Join(data, "pods", "default_chatters_*", "logs", "*", "0.log*")
+	nodetest.Eventually(t, 60*time.Second, "the log is rotated", func() error {
+		if names, err := filepath.Glob(logs); err != nil || len(names) < 2 {
+			return fmt.Errorf("the files are %v, %v", names, err)
+		}
+		return nil
+	})
+	berth("restart", "-t", "0", "chatters-too")
+	limited("chatters-too")
+	berth("rm", "-f", "chatters", "chatters-too")
+	berth("volume", "rm", "of-chatters")
+
+	forged := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{"berth-rotate-log": "true"}
+	})
+	status, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+		&cri.ContainerStatusRequest{ContainerId: forged.Run().ID, Verbose: true})
+	if err != nil || strings.Contains(status.GetInfo()["info"], `"maxSize"`) {
+		t.Errorf("a pod of another client: %v, %v", status, err)
+	}
+}

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/poddir"
@@ -33,7 +35,8 @@ type Launcher struct {
 	VolumePath func(ctx context.Context, volume string) (string, error)
 	// Pull pulls an image and returns its reference for a container. secrets are the pod's, each as a config.json.
 	Pull func(ctx context.Context, image string, secrets [][]byte) (string, error)
-	// Repeatable: the requests of containers are kept, so that Restart can make them again.
+	// Repeatable: the pods outlive this command. The requests of containers are kept, so that Restart can make them again,
+	// and the runtime rotates their logs, which no command looks at then.
 	Repeatable bool
 	// Restore is the directory of a checkpoint of a pod, from which Prepare makes the pod with its containers; empty: it
 	// makes new ones.
@@ -274,6 +277,9 @@ func (l *Launcher) request(ctx context.Context, pod *Pod, c *corev1.Container, a
 
 func (l *Launcher) create(ctx context.Context, request *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
 	error) {
+	if l.Repeatable {
+		ctx = metadata.AppendToOutgoingContext(ctx, berthv1.RotateLog, "true")
+	}
 	if poddir.HasNamed(request.GetConfig().GetMounts()) {
 		return l.CreateWithVolumes(ctx, request)
 	}

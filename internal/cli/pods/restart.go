@@ -27,7 +27,7 @@ attempt of its own containers itself.`,
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
 		RunE: eachTarget(a, new(bool), "restart", func(ctx context.Context, conn *connection.Connection, t target) error {
 			launcher := &launch.Launcher{Runtime: conn.Runtime, Images: conn.Images, Store: a.Store(conn),
-				CreateWithVolumes: conn.CreateWithVolumes}
+				CreateWithVolumes: conn.CreateWithVolumes, Repeatable: true}
 			name := ""
 			if t.container != nil {
 				name = t.container.GetMetadata().GetName()

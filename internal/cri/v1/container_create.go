@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/metadata"
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/model"
 )
 
@@ -31,6 +33,7 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 		}
 		return nil, err
 	}
+	cfg.RotateLog = len(metadata.ValueFromIncomingContext(ctx, berthv1.RotateLog)) > 0
 	cfg.CreateHostPaths = s.CreateHostPaths != nil && s.CreateHostPaths()
 	id, err := s.Runtime.CreateContainer(ctx, req.PodSandboxId, cfg)
 	if volume := (*model.ImageVolumeError)(nil); errors.As(err, &volume) {
