@@ -203,6 +203,12 @@ func TestTheCommandLineSignalsAndWaits(t *testing.T) {
 	if code, _, complaints := typed(t, n, "kill", other.ID); code == 0 || !strings.Contains(complaints, "exited") {
 		t.Errorf("one that has ended: exit code %d, %q", code, complaints)
 	}
+	for _, command := range []string{"kill", "pause", "unpause"} {
+		if code, out, complaints := typed(t, n, command, p.ID); code != 1 || out != "" ||
+			!strings.Contains(complaints, "the pod has no running container") || !strings.Contains(complaints, ": exited") {
+			t.Errorf("%s of a pod that has ended: exit code %d, %q, %q", command, code, out, complaints)
+		}
+	}
 	if _, out, _ := typed(t, n, "pods", "-o", "wide"); !strings.Contains(
 		regexp.MustCompile(`.*`+p.ID[:12]+`.*`).FindString(out), "failed") {
 		t.Errorf("a pod whose containers have failed is listed as\n%s", out)

@@ -3,6 +3,9 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -27,7 +30,7 @@ a grace period, use berth stop.`,
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
 		RunE: eachTarget(a, &all, "kill", func(ctx context.Context, conn *connection.Connection, t target) error {
-			return eachRunning(ctx, conn, t, func(ctx context.Context, id string) error {
+			return eachRunning(ctx, conn, t, all, func(ctx context.Context, id string) error {
 				_, err := conn.Containers.Kill(ctx, &berthv1.KillRequest{ContainerId: id, Signal: signal, All: processes})
 				return err
 			})
@@ -40,24 +43,42 @@ a grace period, use berth stop.`,
 	return cmd
 }
 
-// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
-func eachRunning(ctx context.Context, conn *connection.Connection, t target,
+// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile. A pod of which
+// none runs is an error, unless all pods are meant.
+func eachRunning(ctx context.Context, conn *connection.Connection, t target, all bool,
 	do func(ctx context.Context, id string) error) error {
 	if t.container != nil {
 		return connection.Plain(do(ctx, t.container.Id))
 	}
-	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{
-		PodSandboxId: t.pod.Id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
-	})
+	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{PodSandboxId: t.pod.Id})
 	if err != nil {
 		return err
 	}
+	running := slices.DeleteFunc(slices.Clone(list), func(c *lookup.Container) bool {
+		return c.State != cri.ContainerState_CONTAINER_RUNNING
+	})
+	if len(running) == 0 && !all {
+		return noneRuns(list)
+	}
 	var errs []error
-	for _, c := range list {
+	for _, c := range running {
 		err := do(ctx, c.Id)
 		if code := connection.Code(err); code != codes.FailedPrecondition && code != codes.NotFound {
 			errs = append(errs, connection.Plain(err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// noneRuns says what the containers of a pod do of which none runs.
+func noneRuns(list []*lookup.Container) error {
+	var states []string
+	for _, c := range lookup.Latest(list) {
+		state := strings.ToLower(strings.TrimPrefix(c.State.String(), "CONTAINER_"))
+		states = append(states, c.GetMetadata().GetName()+": "+state)
+	}
+	if len(states) == 0 {
+		return errors.New("the pod has no containers")
+	}
+	return fmt.Errorf("the pod has no running container (%s)", strings.Join(states, ", "))
 }

@@ -38,7 +38,8 @@ func freezing(a *command.App, verb, short, long string,
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
 		RunE: eachTarget(a, &all, verb, func(ctx context.Context, conn *connection.Connection, t target) error {
-			return eachRunning(ctx, conn, t, func(ctx context.Context, id string) error { return do(ctx, conn.Pouch, id) })
+			return eachRunning(ctx, conn, t, all,
+				func(ctx context.Context, id string) error { return do(ctx, conn.Pouch, id) })
 		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
