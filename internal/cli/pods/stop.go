@@ -1,18 +1,21 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/streaming"
 	"berth/internal/manifest"
 )
 
@@ -76,22 +79,62 @@ func findTargets(ctx context.Context, a *command.App, conn *connection.Connectio
 	return list, errors.Join(errs...)
 }
 
-// eachTarget does one thing to all that is named, or to all pods, and prints the names of those to which it could. It
-// goes on after a name that stands for nothing, and after a failure.
+// atOnce is to how many pods a command does something at the same time: the end of each may take its grace period.
+const atOnce = 16
+
+// eachTarget does one thing to all that is named, or to all pods, and prints the names of those to which it could, each
+// when it is done. It goes on after a name that stands for nothing, which is told before anything is done, and after a
+// failure.
 func eachTarget(a *command.App, all *bool, verb string,
 	do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
 	return a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 		list, err := findTargets(ctx, a, conn, args, *all)
-		errs := []error{err}
-		for _, t := range list {
-			if err := do(ctx, conn, t); err != nil {
-				errs = append(errs, fmt.Errorf("%s %s: %w", verb, t, err))
-				continue
-			}
-			fmt.Fprintln(a.Out, t)
+		if err != nil && len(list) > 0 {
+			fmt.Fprintf(a.Err, "berth: %s\n", connection.Message(err))
+			err = &streaming.ExitError{Code: command.ExitError} // it has been told
 		}
-		return errors.Join(errs...)
+		return cmp.Or(forAll(list, func(t target) error {
+			if err := do(ctx, conn, t); err != nil {
+				return fmt.Errorf("%s %s: %w", verb, t, err)
+			}
+			_, err := fmt.Fprintln(a.Out, t)
+			return err
+		}), err)
 	})
+}
+
+// forAll does something to several pods at a time, and to the targets of one pod one after another: they may depend on
+// each other. A target that is there twice counts once. The errors come in the order of the targets.
+func forAll(list []target, do func(target) error) error {
+	type key struct{ pod, container string }
+	seen, errs := map[key]bool{}, make([]error, len(list))
+	var order []string
+	byPod := map[string][]int{}
+	for i, t := range list {
+		k := key{pod: t.pod.GetId()}
+		if t.container != nil {
+			k.container = t.container.GetId()
+		}
+		if seen[k] {
+			continue
+		}
+		if seen[k] = true; byPod[k.pod] == nil {
+			order = append(order, k.pod)
+		}
+		byPod[k.pod] = append(byPod[k.pod], i)
+	}
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, pod := range order {
+		group.Go(func() error {
+			for _, i := range byPod[pod] {
+				errs[i] = do(list[i])
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in errs
+	return errors.Join(errs...)
 }
 
 // namesOrAll checks that there are names, or --all.
