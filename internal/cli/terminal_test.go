@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/containerd/console"
+
+	"berth/internal/cli/command"
 )
 
 // terminal is a pseudo-terminal of so many columns, and the lines that appear on it.
@@ -63,5 +65,26 @@ func TestDoctorFitsItsTerminal(t *testing.T) {
 	<-ended
 	if found < 20 {
 		t.Errorf("only %d lines were written", found)
+	}
+}
+
+// TestAnArchiveIsNeitherReadFromATerminalNorWrittenToOne. Seen to fail where load waited for somebody to type it, and
+// where save ended with 1.
+func TestAnArchiveIsNeitherReadFromATerminalNorWrittenToOne(t *testing.T) {
+	for _, args := range [][]string{{"load"}, {"load", "-i", "-"}, {"save", "busybox"}} {
+		screen, lines := terminal(t, 80)
+		ended := make(chan int, 1)
+		go func() {
+			defer screen.Close()
+			ended <- run(t.Context(), "test", append([]string{"--address", filepath.Join(t.TempDir(), "s")}, args...), screen,
+				screen, screen)
+		}()
+		var says strings.Builder
+		for line := range lines {
+			says.WriteString(line)
+		}
+		if code := <-ended; code != command.ExitUsage || !strings.Contains(says.String(), "a terminal: give a file with -") {
+			t.Errorf("%q: exit code %d, %q", args, code, says.String())
+		}
 	}
 }

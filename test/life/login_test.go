@@ -113,7 +113,7 @@ func TestCtrlCEndsACommandThatAsks(t *testing.T) {
 	}{
 		{[]string{"login", "registry.example"}, "user at registry.example: "},
 		{[]string{"login", "-u", "robot", "registry.example"}, "password: "},
-		{[]string{"prune"}, "Remove these? [y/N] "}, {[]string{"load"}, ""}, {[]string{"run", "-"}, ""},
+		{[]string{"prune"}, "Remove these? [y/N] "}, {[]string{"run", "-"}, ""},
 	} {
 		cmd := commandLine(t, n, append([]string{"--data-dir", data}, c.args...)...)
 		p := terminal(t, cmd)

@@ -13,6 +13,7 @@ import (
 	"berth/internal/cli/archive"
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
+	"berth/internal/cli/streaming"
 	"berth/internal/cli/table"
 )
 
@@ -33,38 +34,52 @@ archive may be compressed by gzip or zstd. Without -i it is read from standard i
 		Example: `  berth load -i busybox.tar
   docker save busybox | berth load`,
 		Args: command.Arguments(cobra.NoArgs),
-		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			in := a.Input(ctx)
-			if file != "" && file != "-" {
-				f, err := os.Open(file)
-				if err != nil {
-					return err
-				}
-				defer f.Close()
-				in = f
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if standard(file) && streaming.IsTerminal(a.In) {
+				return command.Usage(cmd, errors.New("the archive is not read from a terminal: give a file with -i, "+
+					"or redirect standard input"))
 			}
-			images, err := archive.Load(ctx, conn.Pulls, in, pin)
-			if err != nil {
-				return err
-			}
-			loaded := []loadedRow{}
-			for _, image := range images {
-				loaded = append(loaded, loadedRow{image.GetId(), image.GetNames()})
-			}
-			if a.Format.Structured() {
-				return table.Document(a.Out, a.Format, loaded)
-			}
-			for _, image := range loaded {
-				fmt.Fprintln(a.Out, strings.Join(append([]string{image.ID}, image.Names...), " "))
-			}
-			return nil
-		}),
+			return a.Connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+				return load(ctx, a, conn, file, pin)
+			})(cmd, args)
+		},
 	}
 	cmd.Flags().StringVarP(&file, "input", "i", "", "the archive; - is standard input")
 	_ = cmd.MarkFlagFilename("input")
 	cmd.Flags().BoolVar(&pin, "pin", false, "pin the images, so that a kubelet does not remove them to free disk space")
 	a.Structured(cmd)
 	return cmd
+}
+
+// standard says whether the name of an archive stands for standard input or output.
+func standard(file string) bool { return file == "" || file == "-" }
+
+// load loads the images of an archive, and prints which they are.
+func load(ctx context.Context, a *command.App, conn *connection.Connection, file string, pin bool) error {
+	in := a.Input(ctx)
+	if !standard(file) {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	images, err := archive.Load(ctx, conn.Pulls, in, pin)
+	if err != nil {
+		return err
+	}
+	loaded := []loadedRow{}
+	for _, image := range images {
+		loaded = append(loaded, loadedRow{image.GetId(), image.GetNames()})
+	}
+	if a.Format.Structured() {
+		return table.Document(a.Out, a.Format, loaded)
+	}
+	for _, image := range loaded {
+		fmt.Fprintln(a.Out, strings.Join(append([]string{image.ID}, image.Names...), " "))
+	}
+	return nil
 }
 
 func tagCommand(a *command.App) *cobra.Command {

@@ -27,15 +27,18 @@ standard output.`,
   berth save busybox:1.36 nginx:1.27 | zstd > images.tar.zst`,
 		Args:              command.Arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.Complete(0, command.ImageNames),
-		RunE: a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			if file != "" && file != "-" {
-				return explain(ctx, conn, archive.SaveFile(ctx, conn.Pulls, args, file), args...)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f, ok := a.Out.(*os.File); ok && standard(file) && streaming.IsTerminal(f) {
+				return command.Usage(cmd, errors.New("the archive is not written to a terminal: give a file with -o, "+
+					"or redirect standard output"))
 			}
-			if f, ok := a.Out.(*os.File); ok && streaming.IsTerminal(f) {
-				return errors.New("the archive is not written to a terminal: give a file with -o, or redirect standard output")
-			}
-			return explain(ctx, conn, archive.Save(ctx, conn.Pulls, args, a.Out), args...)
-		}),
+			return a.Connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+				if !standard(file) {
+					return explain(ctx, conn, archive.SaveFile(ctx, conn.Pulls, args, file), args...)
+				}
+				return explain(ctx, conn, archive.Save(ctx, conn.Pulls, args, a.Out), args...)
+			})(cmd, args)
+		},
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive; - is standard output")
 	_ = cmd.MarkFlagFilename("output")
