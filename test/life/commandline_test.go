@@ -160,18 +160,25 @@ func TestTheCommandLineRunsCommandsAsAnotherUser(t *testing.T) {
 	}
 	for _, test := range []struct {
 		args []string
+		code int
 		want string
 	}{
-		{[]string{"-u", "nobody-knows-him"}, `user "nobody-knows-him" is not in /etc/passwd`},
-		{[]string{"-u", "4294967295"}, "user"},
-		{[]string{"-e", "=x"}, "env"},
-		{[]string{"-w", "relative"}, `"relative" is not an absolute path`},
-		{[]string{"-w", "/does/not/exist"}, "/does/not/exist"},
+		{[]string{"-u", "nobody-knows-him"}, 1, `user "nobody-knows-him" is not in /etc/passwd`},
+		{[]string{"-u", "4294967295"}, 1, "user"},
+		{[]string{"-w", "/does/not/exist"}, 126, "/does/not/exist"},
+		{[]string{"-it"}, 2, "not a terminal"},
 	} {
 		args := append(append([]string{"exec"}, test.args...), c.ID, "true")
-		if code, _, complaints := typed(t, n, args...); code == 0 || !strings.Contains(complaints, test.want) {
-			t.Errorf("%q: exit code %d, %q", test.args, code, complaints)
+		if code, _, complaints := typed(t, n, args...); code != test.code || !strings.Contains(complaints, test.want) {
+			t.Errorf("%q: exit code %d, want %d, %q", test.args, code, test.code, complaints)
 		}
+	}
+	// A name alone stands for the caller's value, as for run, and for nothing where the caller has none.
+	cmd := commandLine(t, n, "exec", "-e", "COLOUR", "-e", "BERTH_NO_SUCH", c.ID, "sh", "-c",
+		`echo "$COLOUR ${BERTH_NO_SUCH-unset}"`)
+	cmd.Env = append(os.Environ(), "COLOUR=green")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "green unset\n" {
+		t.Errorf("a variable of the caller: %q, %v", out, err)
 	}
 }
 

@@ -93,11 +93,12 @@ func (e *programError) Unwrap() error { return e.err }
 
 var (
 	programMissing   = regexp.MustCompile(`exec: "[^"]*": (executable file not found|no such file or directory)`)
-	programForbidden = regexp.MustCompile(`exec: "[^"]*": (permission denied|exec format error|is a directory)`)
+	programForbidden = regexp.MustCompile(`exec: "[^"]*": (permission denied|exec format error|is a directory)` +
+		`|enter working directory "[^"]*": |chdir to cwd \("[^"]*"\)`)
 )
 
-// ProgramError gives an error about a program in a container that does not exist, or that cannot be run, the exit code
-// of a shell: 127 and 126. Others stay as they are.
+// ProgramError gives an error about a program in a container that does not exist, or that cannot be run, as where its
+// working directory is missing, the exit code of a shell: 127 and 126. Others stay as they are.
 func ProgramError(err error) error {
 	switch {
 	case err == nil:

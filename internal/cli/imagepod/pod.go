@@ -45,11 +45,14 @@ func (o *Options) Documents(name, image string, command []string, detach bool) (
 		return nil, flagError("pull", o.pull, "is none of %s", strings.Join(PullWords, ", "))
 	}
 	c.ImagePullPolicy = policy
-	if o.workdir != "" && !path.IsAbs(o.workdir) {
-		return nil, flagError("workdir", o.workdir, "is not an absolute path")
-	}
-	if c.Env, err = variables(o.env); err != nil {
+	if err := CheckDirectory(o.workdir); err != nil {
 		return nil, err
+	}
+	if c.Env, err = Variables(o.env); err != nil {
+		return nil, err
+	}
+	for i := range c.Env {
+		c.Env[i].Value = literal(c.Env[i].Value)
 	}
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	pod.Spec.TerminationGracePeriodSeconds = &o.stopTimeout
@@ -105,8 +108,17 @@ func literals(words []string) []string {
 
 func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
 
-// variables are those of --env. A later one of the same name counts.
-func variables(list []string) ([]corev1.EnvVar, error) {
+// CheckDirectory says what is wrong with the value of --workdir.
+func CheckDirectory(directory string) error {
+	if directory != "" && !path.IsAbs(directory) {
+		return flagError("workdir", directory, "is not an absolute path")
+	}
+	return nil
+}
+
+// Variables are those of --env, with the values of this process for those that have none. A later one of the same name
+// counts.
+func Variables(list []string) ([]corev1.EnvVar, error) {
 	var all []corev1.EnvVar
 	for _, text := range list {
 		name, value, said := strings.Cut(text, "=")
@@ -119,7 +131,7 @@ func variables(list []string) ([]corev1.EnvVar, error) {
 				continue // as docker and podman do
 			}
 		}
-		all = append(all, corev1.EnvVar{Name: name, Value: literal(value)})
+		all = append(all, corev1.EnvVar{Name: name, Value: value})
 	}
 	return all, nil
 }

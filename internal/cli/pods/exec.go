@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
+	"berth/internal/cli/imagepod"
 	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/streaming"
@@ -21,7 +23,7 @@ import (
 func execCommand(a *command.App) *cobra.Command {
 	var stdin, tty bool
 	var container, user, cwd string
-	var env []string
+	var given []string // variables
 	cmd := &cobra.Command{
 		Use:   "exec POD|CONTAINER COMMAND [ARG...]",
 		Short: "Run a command in a running container",
@@ -43,6 +45,10 @@ process. -u, -w and -e change these. A user of -u belongs to the groups that the
 			}
 			if len(args) < 2 {
 				return command.Usage(cmd, errors.New("no command is given"))
+			}
+			env, err := checkExec(a, given, cwd, stdin && tty)
+			if err != nil {
+				return command.Usage(cmd, err)
 			}
 			ctx := cmd.Context()
 			conn, err := a.Dial(ctx)
@@ -74,9 +80,34 @@ process. -u, -w and -e change these. A user of -u belongs to the groups that the
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().StringVarP(&container, "container", "c", "", "container of the pod")
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user to run as: name or number[:group]")
-	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "variable `NAME=value`; may be given several times")
+	cmd.Flags().StringArrayVarP(&given, "env", "e", nil, "variable `NAME=value`, or NAME with the value that it has here")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "directory to run in, an absolute path in the container")
 	return cmd
+}
+
+// checkExec refuses what no exec can have before the runtime is asked, and returns the variables of -e.
+func checkExec(a *command.App, given []string, directory string, interactive bool) (env []string, err error) {
+	if interactive && !streaming.IsTerminal(a.In) {
+		return nil, errNoTerminal
+	}
+	if err := imagepod.CheckDirectory(directory); err != nil {
+		return nil, err
+	}
+	variables, err := imagepod.Variables(given)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range variables {
+		env = append(env, v.Name+"="+v.Value)
+	}
+	for what, texts := range map[string][]string{"--env": env, "--workdir": {directory}} {
+		for _, text := range texts {
+			if !utf8.ValidString(text) { // a message of gRPC cannot have it
+				return nil, fmt.Errorf("%s %q: is not UTF-8", what, text)
+			}
+		}
+	}
+	return env, nil
 }
 
 func attachCommand(a *command.App) *cobra.Command {

@@ -15,11 +15,18 @@ import (
 	"berth/internal/cli/command"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
+	"berth/internal/ocispec"
 )
 
 func killCommand(a *command.App) *cobra.Command {
 	var signal string
 	var all, processes bool
+	kill := eachTarget(a, &all, "kill", func(ctx context.Context, conn *connection.Connection, t target) error {
+		return eachRunning(ctx, conn, t, all, func(ctx context.Context, id string) error {
+			_, err := conn.Containers.Kill(ctx, &berthv1.KillRequest{ContainerId: id, Signal: signal, All: processes})
+			return err
+		})
+	})
 	cmd := &cobra.Command{
 		Use:   "kill POD|CONTAINER...",
 		Short: "Send a signal to running containers",
@@ -29,12 +36,12 @@ a grace period, use berth stop.`,
 		Example:           "  berth kill -s HUP hello/web\n  berth kill hello",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.Complete(0, command.PodNames, command.ContainerNames),
-		RunE: eachTarget(a, &all, "kill", func(ctx context.Context, conn *connection.Connection, t target) error {
-			return eachRunning(ctx, conn, t, all, func(ctx context.Context, id string) error {
-				_, err := conn.Containers.Kill(ctx, &berthv1.KillRequest{ContainerId: id, Signal: signal, All: processes})
-				return err
-			})
-		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, ok := ocispec.ParseSignal(signal); !ok {
+				return command.Usage(cmd, fmt.Errorf("signal %q is neither a signal's name nor a number", signal))
+			}
+			return kill(cmd, args)
+		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "the signal: a name with or without SIG, or a number")
