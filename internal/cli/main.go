@@ -54,7 +54,7 @@ func run(ctx context.Context, version string, args []string, in *os.File, out, e
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(a.Err)
-	return command.Exit(ctx, root.ExecuteContext(ctx), a.Err)
+	return command.Exit(ctx, a.Execute(ctx, root), a.Err)
 }
 
 func root(a *command.App) *cobra.Command {
@@ -68,7 +68,7 @@ func root(a *command.App) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(command.Usage)
-	command.Help(root)
+	a.Help(root)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.Address, "address", fromEnv("BERTH_ADDRESS", connection.DefaultAddress),
 		"socket of the runtime ($BERTH_ADDRESS)")

@@ -234,3 +234,47 @@ func TestHelpFitsIntoATerminal(t *testing.T) {
 	}
 	visit(Command("test"))
 }
+
+// TestHelpIsWrittenOrFails: as for other output, a pipe that nobody reads is no error, and a disk that is full is one.
+// What is no command has no help. Seen to fail with cobra's own help, which ended with 0 each time.
+func TestHelpIsWrittenOrFails(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"help"}, 0, "Pods and containers:"},
+		{[]string{"help", "volume", "ls"}, 0, "berth volume ls"},
+		{[]string{"help", "nosuch"}, command.ExitUsage, `unknown command "nosuch" for "berth"`},
+		{[]string{"help", "volume", "nosuch"}, command.ExitUsage, `unknown command "nosuch" for "berth volume"`},
+		{[]string{"help", "volum"}, command.ExitUsage, "Did you mean volume?"},
+		{[]string{"help", "ps", "x"}, command.ExitUsage, `unknown command "x"`},
+	} {
+		code, out, complaints := berth(t, c.args...)
+		if code != c.code || !strings.Contains(out+complaints, c.says) || code == 0 && complaints != "" {
+			t.Errorf("%q: exit code %d, %q", c.args, code, complaints)
+		}
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	reader, closed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed.Close()
+	reader.Close()
+	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "run"}, {"run", "--help"}, nil} {
+		var complaints bytes.Buffer
+		if code := run(t.Context(), "test", args, os.Stdin, full, &complaints); code != command.ExitError ||
+			!strings.Contains(complaints.String(), "no space left on device") {
+			t.Errorf("%q to a full disk: exit code %d, %q", args, code, complaints.String())
+		}
+		complaints.Reset()
+		if code := run(t.Context(), "test", args, os.Stdin, closed, &complaints); code != 0 || complaints.Len() > 0 {
+			t.Errorf("%q to a pipe that nobody reads: exit code %d, %q", args, code, complaints.String())
+		}
+	}
+}

@@ -25,7 +25,8 @@ type App struct {
 	DataDir string // of the pods that this command line makes
 	Format  table.Format
 
-	input *streaming.Input
+	input   *streaming.Input
+	helpErr error // of a help text that could not be written: cobra has no place for it
 }
 
 // New is a command line of a version of Berth with its standard input and outputs.
