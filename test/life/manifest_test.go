@@ -109,6 +109,38 @@ spec:
 	}
 }
 
+// TestFilesOfAManifestsPodDoNotFillTheNode: a container may write to them although they are in no volume. Seen to fail
+// with these files on the node's disk, and with a hosts file that is writable in a read-only root.
+func TestFilesOfAManifestsPodDoNotFillTheNode(t *testing.T) {
+	nodetest.BerthOnly(t, "berth run makes the pod")
+	n := nodetest.Shared(t)
+	code, out, complaints := played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {generateName: full-}
+spec:
+  hostAliases: [{ip: 192.0.2.1, hostnames: [alias]}]
+  initContainers:
+  - name: writable
+    image: IMAGE
+    command: [sh, -c, 'for f in /dev/termination-log /etc/hosts; do
+      dd if=/dev/zero of=$f bs=1M count=2 2>&1 | grep -o "No space.*"; : >$f; done']
+  containers:
+  - name: read-only
+    image: IMAGE
+    securityContext: {readOnlyRootFilesystem: true}
+    command: [sh, -c, '(echo x >>/etc/hosts) 2>&1 | grep -o "Read-only.*"; echo why >/dev/termination-log; exit 3']
+`)
+	for _, want := range []string{"writable | No space left on device\nwritable | No space left on device\n",
+		"read-only | Read-only file system\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in the output\n%s", want, out)
+		}
+	}
+	if code != 3 || !strings.Contains(complaints, "why") {
+		t.Errorf("exit code %d, %s", code, complaints)
+	}
+}
+
 func TestAManifestsClaimsImagesAndUserNamespaces(t *testing.T) {
 	nodetest.BerthOnly(t, "named volumes are Berth's")
 	n := nodetest.Shared(t)

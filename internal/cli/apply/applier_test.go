@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/poddir"
+	"berth/internal/cli/poddir/poddirtest"
 )
 
 // restless is a runtime without pods of its own, in which containers of others start and end all the time.
@@ -81,7 +82,7 @@ func (n *notes) String() string {
 func TestEventsOfTheRuntimeReadNoFiles(t *testing.T) {
 	f, runtime, told := newFiles(t), &restless{}, &notes{}
 	a := &Applier{Conn: &connection.Connection{Runtime: runtime}, Directory: f.path, Notes: told,
-		Store: &poddir.Store{Root: t.TempDir(), Address: "unix:///run/berth.sock"}}
+		Store: &poddir.Store{Root: poddirtest.Root(t), Address: "unix:///run/berth.sock"}}
 	f.write("m.yaml", mapText)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -121,7 +122,8 @@ func because(status *cri.ContainerStatus, c *launch.Container) string {
 	if reason == "Error" {
 		reason = ""
 	}
-	if file, err := os.Open(c.MessagePath); err == nil {
+	// O_NONBLOCK: a process that holds a lease of the file would hold up the open.
+	if file, err := os.OpenFile(c.MessagePath, os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 		own, _ := io.ReadAll(io.LimitReader(file, maxMessage))
 		file.Close()
 		if text := table.Sentence(string(own)); text != "" {

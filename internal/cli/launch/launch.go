@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -178,7 +179,11 @@ func (l *Launcher) placement(ctx context.Context, pod *Pod, c *corev1.Container,
 		}
 	}
 	if pod.hosts != nil && !mountsHosts(c) {
-		at.Mounts = append(at.Mounts, pod.hosts)
+		hosts := proto.CloneOf(pod.hosts)
+		// It is a part of the root file system to who has it read-only.
+		hosts.Readonly = c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil &&
+			*c.SecurityContext.ReadOnlyRootFilesystem
+		at.Mounts = append(at.Mounts, hosts)
 	}
 	at.LogPath, err = pod.dir.MakeLog(c.Name, attempt)
 	return at, err

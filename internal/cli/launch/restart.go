@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -177,11 +176,14 @@ func (l *Launcher) next(ctx context.Context, pod *Pod, request *cri.CreateContai
 	if err != nil {
 		return err
 	}
+	if _, err := pod.dir.Hosts(); err != nil { // a reboot has removed it
+		return err
+	}
 	if err := pod.dir.Repin(name, before, attempt, config.GetMounts()); err != nil {
 		return l.forgetRefused(ctx, pod, name, attempt, err)
 	}
 	for _, m := range config.GetMounts() {
-		if m.GetHostPath() == filepath.Join(filepath.Dir(message), strconv.Itoa(before)) {
+		if pod.dir.IsMessage(m.GetHostPath(), name, before) {
 			m.HostPath = message
 		}
 	}

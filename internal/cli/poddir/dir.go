@@ -93,9 +93,28 @@ func (d *Dir) Log(container string, attempt int) string {
 	return filepath.Join(d.Logs(), container, strconv.Itoa(attempt)+".log")
 }
 
+// messages is the kind of the pod's own files to which attempts may write why they have ended, and the directory in
+// which an earlier version had them.
+const messages = "messages"
+
 // Message is the path of the file to which an attempt may write why it has ended.
 func (d *Dir) Message(container string, attempt int) string {
-	return filepath.Join(d.Path, "messages", container, strconv.Itoa(attempt))
+	paths := d.messagePaths(container, attempt)
+	if _, err := os.Lstat(paths[1]); err == nil {
+		return paths[1]
+	}
+	return paths[0]
+}
+
+// messagePaths are where the file of an attempt is, and where it is in the directory of a pod of an earlier version.
+func (d *Dir) messagePaths(container string, attempt int) []string {
+	name := filepath.Join(container, strconv.Itoa(attempt))
+	return []string{filepath.Join(d.ownFiles(messages), name), filepath.Join(d.Path, messages, name)}
+}
+
+// IsMessage says whether a path is that of an attempt's message.
+func (d *Dir) IsMessage(path, container string, attempt int) bool {
+	return slices.Contains(d.messagePaths(container, attempt), path)
 }
 
 // MakeLog makes the place of a container's log and returns its path relative to Logs.
@@ -379,7 +398,7 @@ func (d *Dir) Forget(container string, attempt int) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range append(logs, d.Message(container, attempt)) {
+	for _, path := range append(logs, d.messagePaths(container, attempt)...) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -389,7 +408,8 @@ func (d *Dir) Forget(container string, attempt int) error {
 
 // ForgetBefore is Forget for all attempts of a container before one.
 func (d *Dir) ForgetBefore(container string, attempt int) error {
-	for _, dir := range []string{filepath.Dir(d.subPaths(container, 0)), filepath.Dir(d.Message(container, 0))} {
+	for _, of := range append(d.messagePaths(container, 0), d.subPaths(container, 0)) {
+		dir := filepath.Dir(of)
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -522,25 +542,47 @@ func unbind(at string) error {
 
 // Hosts is the mount of the pod's hosts file that WriteHosts has written; nil: it has not.
 func (d *Dir) Hosts() (*cri.Mount, error) {
-	if _, err := os.Stat(d.hostsFile()); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
+	content, err := os.ReadFile(d.hostsContent())
+	if errors.Is(err, fs.ErrNotExist) {
+		// An earlier version had the file that containers write to in the pod's directory.
+		old := filepath.Join(d.Path, "etc-hosts")
+		if _, err := os.Lstat(old); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
+		} else if err != nil {
+			return nil, err
 		}
+		return hostsMount(old), nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	return d.hostsMount(), nil
+	if _, err := os.Lstat(d.hostsFile()); errors.Is(err, fs.ErrNotExist) { // since a reboot
+		return d.WriteHosts(content)
+	} else if err != nil {
+		return nil, err
+	}
+	return hostsMount(d.hostsFile()), nil
 }
 
 // WriteHosts writes the pod's hosts file and returns the mount of it. A container may write to it, as on a kubelet.
+// What it is to have at first is kept on the disk.
 func (d *Dir) WriteHosts(content []byte) (*cri.Mount, error) {
+	if _, err := d.makeOwnFiles(hosts); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(d.hostsFile(), content, 0o644); err != nil {
 		return nil, err
 	}
-	return d.hostsMount(), nil
+	return hostsMount(d.hostsFile()), disk.WriteFile(d.hostsContent(), content, 0o600)
 }
 
-func (d *Dir) hostsFile() string { return filepath.Join(d.Path, "etc-hosts") }
+// hosts is the kind of the pod's own files that its hosts file is.
+const hosts = "hosts"
 
-func (d *Dir) hostsMount() *cri.Mount {
-	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: d.hostsFile(), SelinuxRelabel: true}
+func (d *Dir) hostsFile() string { return filepath.Join(d.ownFiles(hosts), "etc-hosts") }
+
+func (d *Dir) hostsContent() string { return filepath.Join(d.Path, hosts) }
+
+func hostsMount(path string) *cri.Mount {
+	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: path, SelinuxRelabel: true}
 }

@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/manifest"
@@ -85,19 +87,57 @@ func mountMemory(path string, size int64) error {
 	if size > 0 {
 		options += ",size=" + strconv.FormatInt(size, 10)
 	}
-	err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options+",noswap")
-	if errors.Is(err, unix.EINVAL) {
-		err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options)
-	}
-	if err != nil {
+	if err := mountTmpfs(path, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("mount a tmpfs: %w (volumes in memory need root)", err)
 	}
 	return nil
 }
 
+func mountTmpfs(path string, flags uintptr, options string) error {
+	err := unix.Mount("tmpfs", path, "tmpfs", flags, options+",noswap")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("tmpfs", path, "tmpfs", flags, options)
+	}
+	return err
+}
+
+// The pod's own files are those that containers may write to although they are in no volume: messages and the hosts
+// file. They would fill the node's disk, since no limit of a container counts them. So each kind is on a tmpfs of this
+// size in bytes, on which nothing can be executed.
+const ownFilesSize = 1 << 20
+
+// ownFiles is the directory of a kind of the pod's own files.
+func (d *Dir) ownFiles(kind string) string { return filepath.Join(d.Path, "files", kind) }
+
+// mounting lets one goroutine at a time see whether a tmpfs is mounted and mount it: containers of a pod start at once.
+var mounting sync.Mutex
+
+// makeOwnFiles makes the directory of a kind of the pod's own files, and mounts the tmpfs, which a reboot has removed.
+// Where this process may mount nothing, they are on the disk.
+func (d *Dir) makeOwnFiles(kind string) (dir string, err error) {
+	mounting.Lock()
+	defer mounting.Unlock()
+	dir = d.ownFiles(kind)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if mounted, err := mountinfo.Mounted(dir); err != nil || mounted {
+		return dir, err
+	}
+	err = mountTmpfs(dir, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, fmt.Sprintf("mode=0755,size=%d", ownFilesSize))
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return "", fmt.Errorf("mount a tmpfs for files of the pod: %w", err)
+	}
+	return dir, nil
+}
+
 // MakeMessage makes the file to which a container may write why it has ended, and returns its path.
 func (d *Dir) MakeMessage(container string, attempt int) (string, error) {
-	path := d.Message(container, attempt)
+	dir, err := d.makeOwnFiles(messages)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, container, strconv.Itoa(attempt))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}

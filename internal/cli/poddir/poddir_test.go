@@ -678,3 +678,106 @@ func TestNoContainerKeepsADirectory(t *testing.T) {
 		t.Errorf("it is there: %v", err)
 	}
 }
+
+// TestFilesThatContainersWriteToAreLimited: they are in no volume, and on the node's disk no limit would count them.
+// They are removed with the pod's directory. Seen to fail without the tmpfs.
+func TestFilesThatContainersWriteToAreLimited(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	hosts, err := dir.WriteHosts([]byte("127.0.0.1 localhost\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := dir.MakeMessage("c", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{hosts.HostPath, message} {
+		if err := os.WriteFile(path, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("2 MiB are written to %s: %v", path, err)
+		}
+		var fs unix.Statfs_t
+		const want = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
+		if err := unix.Statfs(path, &fs); err != nil || fs.Flags&want != want {
+			t.Errorf("%s is on a file system with flags %#x, %v", path, fs.Flags, err)
+		}
+	}
+	if _, err := dir.MakeMessage("c", 1); err != nil {
+		t.Errorf("another attempt, with all room taken: %v", err)
+	}
+	if n := mountsBelow(t, dir.Path); n != 2 {
+		t.Errorf("there are %d mounts", n)
+	}
+	if err := dir.Remove(); err != nil {
+		t.Error(err)
+	}
+	if n := mountsBelow(t, dir.Path); n != 0 {
+		t.Errorf("%d mounts are left", n)
+	}
+}
+
+// TestThePodsFilesAreThereAfterAReboot: a reboot removes what is mounted. Seen to fail with Hosts that makes nothing.
+func TestThePodsFilesAreThereAfterAReboot(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	const content = "127.0.0.1 localhost\n"
+	if _, err := dir.WriteHosts([]byte(content)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := dir.MakeMessage("c", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{hosts, messages} {
+		if err := unix.Unmount(dir.ownFiles(kind), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount, err := dir.Hosts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(mount.HostPath); string(got) != content || err != nil {
+		t.Errorf("the hosts file has %q, %v", got, err)
+	}
+	if after, err := dir.MakeMessage("c", 0); err != nil || after != before {
+		t.Errorf("the message is at %s, %v", after, err)
+	}
+	if n := mountsBelow(t, dir.Path); n != 2 {
+		t.Errorf("there are %d mounts", n)
+	}
+}
+
+// TestAPodOfAnEarlierVersionKeepsItsFiles: it has them in its directory, where its containers have them mounted. Later
+// attempts have the new place. Seen to fail with the new places alone.
+func TestAPodOfAnEarlierVersionKeepsItsFiles(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	old := filepath.Join(dir.Path, "messages", "c", "0")
+	if err := os.MkdirAll(filepath.Dir(old), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{old, filepath.Join(dir.Path, "etc-hosts")} {
+		if err := os.WriteFile(path, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if mount, err := dir.Hosts(); err != nil || mount == nil || mount.HostPath != filepath.Join(dir.Path, "etc-hosts") {
+		t.Errorf("the hosts file is %v, %v", mount, err)
+	}
+	if got := dir.Message("c", 0); got != old {
+		t.Errorf("the message is %s", got)
+	}
+	next, err := dir.MakeMessage("c", 1)
+	if err != nil || !dir.IsMessage(next, "c", 1) || !dir.IsMessage(old, "c", 0) || dir.IsMessage(old, "c", 1) {
+		t.Errorf("the next message is %s, %v", next, err)
+	}
+	if err := dir.ForgetBefore("c", 2); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{old, next} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/cli/launch"
 	"berth/internal/cli/poddir"
+	"berth/internal/cli/poddir/poddirtest"
 	"berth/internal/manifest"
 )
 
@@ -259,7 +260,7 @@ func on(t *testing.T, n *node, lasting bool) (*Supervisor, *notes) {
 	watch := launch.NewWatch(t.Context(), n)
 	watch.Patience = -1
 	return &Supervisor{Lasting: lasting, Notes: said, Launcher: &launch.Launcher{Runtime: n, Watch: watch,
-		Store: &poddir.Store{Root: t.TempDir(), Address: "unix:///run/berth.sock"},
+		Store: &poddir.Store{Root: poddirtest.Root(t), Address: "unix:///run/berth.sock"},
 		Host:  &manifest.Host{Name: "node", IPs: []string{"127.0.0.1"}, MilliCPU: 1000, Memory: 1 << 30}}}, said
 }
 
