@@ -132,3 +132,14 @@ func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool,
 	}
 	return release, nil
 }
+
+// scopeAfter are the units that systemd stops after containers when the node shuts down: the keeper's, which has their
+// output. berthd's is none of them: systemd starts no scope while a unit before it stops or starts, and so a restart of
+// berthd would wait for the starts of containers that are under way, and these for the restart.
+func scopeAfter(keeper int) []string {
+	name := cgroup.Unit(keeper)
+	if name == "" || name == cgroup.Unit(os.Getpid()) { // berthd has started it
+		return nil
+	}
+	return []string{name}
+}

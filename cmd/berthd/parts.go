@@ -340,6 +340,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		NetNSDir:      d.cfg.Network.NetNSDir,
 		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
 		SystemdCgroup: d.systemd,
+		ScopeAfter:    scopeAfter(info.PID),
 		Audit:         d.audit,
 		AppArmor:      d.appArmor,
 		Keeper:        d.keeper,

@@ -7,6 +7,8 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -263,6 +265,8 @@ const (
 	annotationContainerName    = "io.kubernetes.cri.container-name"
 	annotationImageName        = "io.kubernetes.cri.image-name"
 
+	annotationGracePeriod = "io.kubernetes.pod.terminationGracePeriod" // a kubelet's, of the pod, in seconds
+
 	annotationOwnContainer = "io.berth.container-id"
 	annotationOwnSandbox   = "io.berth.sandbox-id"
 )
@@ -295,8 +299,35 @@ func (b *builder) annotations() error {
 	out[annotationImageName] = b.in.ImageName
 	out[annotationOwnContainer] = b.in.ContainerID
 	out[annotationOwnSandbox] = b.in.SandboxID
+	if b.in.Scope != nil {
+		maps.Copy(out, b.in.Scope.annotations(b.config.Annotations))
+	}
 	b.spec.Annotations = out
 	return nil
+}
+
+// maxStop bounds how long systemd waits for the end of a container, in seconds.
+const maxStop = 1 << 31
+
+// annotations are those that runtimes pass on to systemd, as properties of the container's scope. libcontainer would
+// have the scope without dependencies: when the node shuts down, systemd would stop the keeper, and end the container
+// last, with all that is left. given are the annotations of the client, of which that of a
+// kubelet with the pod's grace period counts.
+func (s *Scope) annotations(given map[string]string) map[string]string {
+	const property = "org.systemd.property."
+	out := map[string]string{property + "DefaultDependencies": "true"}
+	if len(s.After) > 0 {
+		quote := strings.NewReplacer(`\`, `\\`, `'`, `\'`)
+		var names []string
+		for _, unit := range s.After {
+			names = append(names, "'"+quote.Replace(unit)+"'")
+		}
+		out[property+"After"] = "[" + strings.Join(names, ", ") + "]"
+	}
+	if seconds, err := strconv.ParseInt(given[annotationGracePeriod], 10, 64); err == nil && seconds >= 0 {
+		out[property+"TimeoutStopUSec"] = fmt.Sprintf("uint64 %d", min(max(seconds, 1), maxStop)*1_000_000)
+	}
+	return out
 }
 
 // paths are the masked and read-only ones. A client that names none gets the defaults, so that nobody has an open /proc

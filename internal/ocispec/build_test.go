@@ -16,6 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -1236,5 +1237,42 @@ func BenchmarkBuildWithManyVariables(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/variable")
 		})
+	}
+}
+
+// TestAScopeIsStoppedBeforeTheKeeper: when the node shuts down, and not in the end with all that is left. A client's
+// own annotations of this kind are never passed on. Seen to fail without Scope.annotations.
+func TestAScopeIsStoppedBeforeTheKeeper(t *testing.T) {
+	for grace, want := range map[string]uint64{"30": 30_000_000, "0": 1_000_000, "9223372036854775807": maxStop * 1_000_000,
+		"-1": 0, "": 0, "odd": 0} {
+		in := input(t)
+		in.CgroupsPath, in.Scope = "a.slice:b:c", &Scope{After: []string{"berth-keeper.service", `own\x2dkeeper.service`}}
+		in.Container.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": grace,
+			"org.systemd.property.ExecStop": "'evil'"}
+		out, err := Build(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cg, err := specconv.CreateCgroupConfig(&specconv.CreateOpts{CgroupName: "c", UseSystemdCgroup: true,
+			Spec: out.Spec}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]any{}
+		for _, p := range cg.SystemdProps {
+			got[p.Name] = p.Value.Value()
+		}
+		properties := map[string]any{"DefaultDependencies": true, "After": in.Scope.After}
+		if want > 0 {
+			properties["TimeoutStopUSec"] = want
+		}
+		if !reflect.DeepEqual(got, properties) {
+			t.Errorf("with a grace period of %q: %v", grace, got)
+		}
+	}
+	in := input(t)
+	if out, err := Build(t.Context(), in); err != nil || out.Spec.Annotations["org.systemd.property.After"] != "" ||
+		out.Spec.Annotations["org.systemd.property.DefaultDependencies"] != "" {
+		t.Errorf("without systemd it has %v, %v", out.Spec.Annotations, err)
 	}
 }

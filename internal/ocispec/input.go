@@ -24,7 +24,9 @@ type Input struct {
 	Namespaces   Namespaces
 	// CgroupsPath goes into the spec as it is: absolute, or slice:prefix:name for systemd.
 	CgroupsPath string
-	Files       PodFiles
+	// Scope is what the container's scope unit of systemd gets; nil: systemd does not make the container's cgroup.
+	Scope *Scope
+	Files PodFiles
 	// ImageMounts are the images of Mount.Image mounts, by container path as in the configuration.
 	ImageMounts map[string]ImageMount
 	// Edits are what others than the client add, such as device plugins.
@@ -34,6 +36,12 @@ type Input struct {
 
 	Handler Handler
 	Host    *Host // nil: Detect's
+}
+
+// Scope is what the scope unit of a container gets beside its limits.
+type Scope struct {
+	// After are the units that systemd stops after the container, when the node shuts down.
+	After []string
 }
 
 // Fresh in place of a namespace's path asks for a new namespace of the container's own.

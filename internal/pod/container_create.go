@@ -407,8 +407,13 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 	}
 	handler := cr.handler.Spec
 	handler.InSandbox = pod.SandboxContainer && cr.handler.Shim == nil // shims are told as containerd tells them
+	var scope *ocispec.Scope
+	if m.cfg.SystemdCgroup {
+		scope = &ocispec.Scope{After: m.cfg.ScopeAfter}
+	}
 	return &ocispec.Input{
 		SandboxID:    pod.ID,
+		Scope:        scope,
 		ContainerID:  cr.id,
 		Sandbox:      pod.Config,
 		Container:    cfg,

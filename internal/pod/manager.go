@@ -143,10 +143,12 @@ type Config struct {
 	NetNSDir      string // where network namespaces are pinned; empty: in State
 	CgroupRoot    string // parent of the cgroups of pods that name none: /berth, or a slice with SystemdCgroup
 	SystemdCgroup bool
-	Keeper        Keeper
-	Images        Images
-	Network       network.Provider
-	AppArmor      AppArmor // nil: the node has no default profile
+	// ScopeAfter are the systemd units that a shutdown of the node stops after containers.
+	ScopeAfter []string
+	Keeper     Keeper
+	Images     Images
+	Network    network.Provider
+	AppArmor   AppArmor // nil: the node has no default profile
 	// OwnersMapped waits for the answer whether this node can mount root file systems for pods with user namespaces. An
 	// error says why it cannot. Nil: it can.
 	OwnersMapped func() error
