@@ -113,12 +113,28 @@ func (f *savedFile) restore() error {
 		return err
 	}
 	defer to.Close()
-	for _, line := range f.lines(string(now)) {
-		if _, err := to.WriteString(line); err != nil { // the kernel takes one line for each call
+	for _, line := range f.lines(string(now)) { // the kernel takes one line for each call
+		_, err := to.WriteString(line)
+		if list := possible[path.Base(f.path)]; list != "" && errors.Is(err, unix.ENOSPC) {
+			line = "0"
+			if text, err := os.ReadFile(list); err == nil {
+				line = string(text)
+			}
+			_, err = to.WriteString(line)
+		}
+		if err != nil {
 			return fmt.Errorf("write %q: %w", line, err)
 		}
 	}
 	return nil
+}
+
+// possible are the lists of all CPUs and memory nodes that the node can ever have; a node without the latter has only
+// 0. The kernel lets a cgroup v2 with processes not go back to an empty set (ENOSPC). With all of them it has what its
+// parent has, as with an empty one.
+var possible = map[string]string{
+	"cpuset.cpus": "/sys/devices/system/cpu/possible",
+	"cpuset.mems": "/sys/devices/system/node/possible",
 }
 
 // lines are what gives the file the saved text again, where it has another one now.

@@ -703,17 +703,21 @@ func TestLimitsThatTheKernelRefusesSayWhy(t *testing.T) {
 
 // TestARefusedUpdateLeavesNoPartInForce: the kernel takes CPUs before it refuses memory nodes, and a file of cgroup v2
 // before one that it does not have. Neither had a value before that could be given again. With systemd, its next look
-// at all units does not bring them back.
+// at all units does not bring them back. What counts of CPU sets on v2 is which CPUs the cgroup has in effect.
 func TestARefusedUpdateLeavesNoPartInForce(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd does not undo")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run()
+	names := []string{"cpuset.cpus", "cpuset.mems"}
+	if exists("/sys/fs/cgroup/cgroup.controllers") {
+		names = []string{"cpuset.cpus.effective", "cpuset.mems.effective", "memory.high"}
+	}
 	files := map[string]string{}
 	look := func(what string) {
 		t.Helper()
 		for _, dir := range cgroups(t, c) {
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems", "memory.high"} {
+			for _, file := range names {
 				for _, path := range []string{filepath.Join(dir, file), filepath.Join(filepath.Dir(dir), file)} {
 					data, err := os.ReadFile(path)
 					if err != nil {
