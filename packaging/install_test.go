@@ -225,9 +225,9 @@ func debInARoot(s *system, paths map[string]string) {
 	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{disable, "daemon-reload", "daemon-reload"})...)
 }
 
-// failuresInARoot: whatever systemctl fails at, dpkg has nothing left to do, all other calls are made, and a line says what
-// to do about each. berthd is not restarted where its new version refuses the configuration. Seen to fail with scripts
-// that end at the first failure.
+// failuresInARoot: whatever systemctl fails at, dpkg has nothing left to do, all other calls are made, and a line says
+// what to do about each. berthd is not restarted where its new version refuses the configuration. Seen to fail with
+// scripts that end at the first failure.
 func failuresInARoot(s *system, paths map[string]string) {
 	s.booted(true)
 	defer func() {
@@ -298,7 +298,8 @@ func failuresInARoot(s *system, paths map[string]string) {
 		s.asked(c.calls...)
 	}
 	s.write("/systemctl.fails", disable+"\ndaemon-reload\n")
-	if said := dpkg("a removal", "config-files", "--remove", "berth"); !strings.Contains(said, "not all units are stopped") {
+	said := dpkg("a removal", "config-files", "--remove", "berth")
+	if !strings.Contains(said, "not all units are stopped") {
 		s.t.Errorf("a removal says %s", said)
 	}
 	s.asked(disable, "daemon-reload")

@@ -41,7 +41,9 @@ func protect(cfg *config.Config, log *slog.Logger) {
 // handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give,
 // which berthd's own unit has it do without; nil: berthd's. appArmor is the default profile; empty: the node has none.
 // What host cannot do, no handler can.
-func handlers(cfg *config.Config, host *ocispec.Host, bounding []string, appArmor string) (map[string]pod.Handler, error) {
+func handlers(
+	cfg *config.Config, host *ocispec.Host, bounding []string, appArmor string,
+) (map[string]pod.Handler, error) {
 	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs,
 		HookDirs: cfg.HooksDirs, Bounding: bounding, AppArmorDefault: appArmor}
 	switch p := cfg.Seccomp.DefaultProfile; p {

@@ -39,7 +39,8 @@ func NewDefault(name string, text func() (string, error), log *slog.Logger) *Def
 }
 
 // Load loads the profile if the kernel does not have it, and tells whether containers can have it. On a host where
-// AppArmor is not Usable it does nothing. If there is no program that can load the profile, the log says so, and the error is ErrNoParser.
+// AppArmor is not Usable it does nothing. If there is no program that can load the profile, the log says so, and the
+// error is ErrNoParser.
 func (d *Default) Load(ctx context.Context) (bool, error) {
 	if !usable(d.sysfs) {
 		return false, nil

@@ -190,7 +190,7 @@ func (s *Saved) restoreUnit(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unitProperties are the properties of systemd for a file of v2 with a text. A file that systemd does not know has none.
+// unitProperties are the properties of systemd for a file of v2 with a text. A file that it does not know has none.
 func unitProperties(file, text string) map[string]any {
 	limit := func(property string) map[string]any {
 		if text == "max" {

@@ -104,8 +104,7 @@ func TestSystemdHasThePropertiesOfTheSavedFiles(t *testing.T) {
 	}
 }
 
-// TestTheKernelTakesWhatWasSaved of a CPU set that processes are in, of either version. Seen to fail on cgroup v2 where an
-// empty set was written alone.
+// TestTheKernelTakesWhatWasSaved of a CPU set that processes are in, of either version. On v2, it takes no empty set.
 func TestTheKernelTakesWhatWasSaved(t *testing.T) {
 	asroot.Need(t, "a cgroup")
 	h, err := Host()

@@ -99,8 +99,8 @@ func (d *Daemon) replaced(proc string) (programs []string) {
 }
 
 // takeOver is the advice for programs that are older than their files.
-const takeOver = "systemctl daemon-reload; systemctl reload berth-keeper: it takes its new version over in place, and " +
-	"containers go on.\nsystemctl restart berthd"
+const takeOver = "systemctl daemon-reload; systemctl reload berth-keeper: it takes its new version over in place, " +
+	"and containers go on.\nsystemctl restart berthd"
 
 // checkDaemon compares the daemon with the keeper, with this command, and with the installed programs.
 func checkDaemon(_ context.Context, cfg Config) Finding {

@@ -30,8 +30,8 @@ func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
 	}
 }
 
-// TestTheDaemonIsComparedWithTheInstalledPrograms: with the version of this command, and with the files of berthd and the
-// keeper, which can be of the same version and built anew.
+// TestTheDaemonIsComparedWithTheInstalledPrograms: with the version of this command, and with the files of berthd and
+// the keeper, which can be of the same version and built anew.
 func TestTheDaemonIsComparedWithTheInstalledPrograms(t *testing.T) {
 	dir := t.TempDir()
 	for process, program := range map[string]string{

@@ -119,7 +119,8 @@ func judgeModules(list string, parser error) Finding {
 		return good("neither AppArmor nor SELinux is on; containers that name no profile do not need them")
 	}
 	if parser != nil && slices.Contains(named, "AppArmor") {
-		return poor(strings.Join(named, ", ")+"; but "+parser.Error()+", so containers that name no AppArmor profile get none",
+		return poor(strings.Join(named, ", ")+"; but "+parser.Error()+
+			", so containers that name no AppArmor profile get none",
 			"apt-get install apparmor (Debian, Ubuntu), zypper install apparmor-parser (SUSE). "+
 				"And then: systemctl reload berthd")
 	}

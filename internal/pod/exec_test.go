@@ -91,7 +91,8 @@ func TestTheAppArmorProfileIsLookedForBeforeAProcessBegins(t *testing.T) {
 	n := newMemoryNode(t)
 	_, id := n.run()
 	_, c := n.index.ByID(id)
-	if err := c.Update(record.Save, func(r *record.Container) { r.Process.ApparmorProfile = "berth-default" }); err != nil {
+	err := c.Update(record.Save, func(r *record.Container) { r.Process.ApparmorProfile = "berth-default" })
+	if err != nil {
 		t.Fatal(err)
 	}
 	p := &profiles{}

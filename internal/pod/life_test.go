@@ -1305,7 +1305,7 @@ func TestANodeThatMapsNoOwnersRefusesPodsWithUserNamespaces(t *testing.T) {
 		pod.Metadata.UID = fmt.Sprint(can)
 		_, err := n.RunSandbox(t.Context(), pod, "")
 		if can && err != nil || !can && (!errdefs.IsFailedPrecondition(err) ||
-			!strings.Contains(err.Error(), "this node has no pods with user namespaces (hostUsers: false): the kernel is too old")) {
+			!strings.Contains(err.Error(), "no pods with user namespaces (hostUsers: false): the kernel is too old")) {
 			t.Errorf("the node can: %v; a pod: %v", can, err)
 		}
 	}
