@@ -333,6 +333,7 @@ func TestABlobOfAnArtifactIsLoadedAsALayerIs(t *testing.T) {
 	if _, err = f.Pull(ctx, PullRequest{Ref: host + "big:1"}); err == nil {
 		t.Error("a pull that was cancelled is done")
 	}
+	f.dropLeftovers() // the configuration was complete
 	f.wantNothing()
 	f.wantNoRanges()
 
@@ -655,6 +656,7 @@ func TestTheRegistryStandsInForAMirrorThatSpoilsABlobOfAnArtifact(t *testing.T) 
 		if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "a:1"}); err == nil {
 			t.Errorf("%s: pulled without credentials", name)
 		}
+		f.dropLeftovers()
 		f.wantNothing()
 		f.reg.ResetRequests()
 		if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "a:1", Auth: auth}); err != nil {

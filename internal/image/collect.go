@@ -65,7 +65,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	defer s.remote.collecting.Store(false)
 	s.keepLost()
 	err := s.dropUnneeded(ctx)
-	err = errors.Join(err, s.collectLayers(ctx, s.cfg.LeftoverAge))
+	err = errors.Join(err, s.collectLayers(ctx))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -96,9 +96,8 @@ func (s *Store) keepLost() {
 	}
 }
 
-// collectLayers removes unneeded layers, but those that were complete when a pull died and are not older than age: the
-// same pull will come again.
-func (s *Store) collectLayers(ctx context.Context, age time.Duration) error {
+// collectLayers removes unneeded layers, but those that were complete when a pull died: the same pull will come again.
+func (s *Store) collectLayers(ctx context.Context) error {
 	if s.db.keepsLayers() {
 		return s.purge()
 	}
@@ -109,7 +108,7 @@ func (s *Store) collectLayers(ctx context.Context, age time.Duration) error {
 		if l.refs > 0 {
 			continue
 		}
-		if l.adopted && age > 0 {
+		if l.adopted {
 			later = true
 			continue
 		}
@@ -147,19 +146,70 @@ func (s *Store) collectLayers(ctx context.Context, age time.Duration) error {
 	}
 	err = errors.Join(err, s.purge())
 	if later {
-		s.start(func() {
-			timer := time.NewTimer(age)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-				if err := s.collectLayers(s.ctx, 0); err != nil {
-					s.log.Warn("leftovers of pulls are still there", "error", err)
-				}
-			case <-s.ctx.Done():
-			}
-		})
+		s.expireLater()
 	}
 	return err
+}
+
+// expireLater removes complete layers that no pull has come for, when they are Config.LeftoverAge old. One goroutine at
+// a time waits for that.
+func (s *Store) expireLater() {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	if s.index.closed || s.index.expiring {
+		return
+	}
+	s.index.expiring = true
+	s.work.Go(func() {
+		for {
+			next, left := s.expire(s.cfg.LeftoverAge)
+			if !left {
+				return
+			}
+			timer := time.NewTimer(time.Until(next))
+			select {
+			case <-timer.C:
+			case <-s.ctx.Done():
+				timer.Stop()
+				return
+			}
+		}
+	})
+}
+
+// dropLeftovers removes complete layers that no pull has come for, whatever their age.
+func (s *Store) dropLeftovers() { s.expire(0) }
+
+// expire removes layers that are adopted and of an age. It returns when the next one will be; false: none is left, and
+// index.expiring is no longer set. While layers of lost images are kept, whose containers may have any of them mounted,
+// it removes nothing.
+func (s *Store) expire(age time.Duration) (next time.Time, left bool) {
+	keeps := s.db.keepsLayers()
+	var unused []*layer
+	now := time.Now()
+	s.index.mu.Lock()
+	for _, l := range s.index.layers {
+		due := l.since.Add(age)
+		switch {
+		case !l.adopted || l.refs > 0 || keeps:
+		case !now.Before(due):
+			l.refs = 1
+			unused = append(unused, s.index.unref(l)...)
+		case !left || due.Before(next):
+			next, left = due, true
+		}
+	}
+	if !left && age > 0 {
+		s.index.expiring = false
+	}
+	s.index.mu.Unlock()
+	for _, l := range unused {
+		s.log.Info("leftover of a pull is removed", "layer", l.N)
+	}
+	if err := s.removeLayers(s.ctx, unused); err != nil {
+		s.log.Warn("leftovers of pulls are still there", "error", err)
+	}
+	return next, left
 }
 
 // purge removes the records of images and layers from the database that the index does not have.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -35,6 +36,7 @@ type index struct {
 	// up pages that it could not write, and later syncs succeed: such a layer is never known to be on disk.
 	doubtful map[string]bool
 	closed   bool
+	expiring bool                             // a goroutine waits to remove layers that are adopted: see Store.expireLater
 	events   eventfeed.Feed[model.ImageEvent] // of names; announce publishes them
 }
 
@@ -52,7 +54,10 @@ type layer struct {
 	// Guarded by index.mu:
 	refs     int  // images and pulls that need it
 	recorded bool // in the database
-	adopted  bool // found complete after a crash, needed by nobody yet
+	// adopted says that it is complete and needed by nobody yet: it was found after a crash, or is of a pull that has
+	// ended early. since is when that was.
+	adopted bool
+	since   time.Time
 }
 
 // isNothing tells whether an image looks the same without a layer. Many images have several such layers.
@@ -157,6 +162,22 @@ func (x *index) unref(l *layer) []*layer {
 	delete(x.layers, l.Key)
 	x.busy[l.N] = true
 	return []*layer{l}
+}
+
+// keep gives up the need that a pull has had of a layer. One that nothing else needs stays for the next pull, if it was
+// downloaded and no image has ever had it: all else is cheap to make again, or has a record that goes with it. index.mu
+// is held.
+func (x *index) keep(l *layer, now time.Time) (unused []*layer) {
+	if l.refs > 1 || l.recorded || l.Remote != nil || isMade(l.Key) {
+		return x.unref(l)
+	}
+	l.refs, l.adopted, l.since = 0, true, now
+	return nil
+}
+
+// isMade tells whether the layer of a key is made from others, and not downloaded.
+func isMade(key string) bool {
+	return strings.HasPrefix(key, chainKey) || strings.HasPrefix(key, filesKey)
 }
 
 // find resolves a tag, a repo digest, an ID, the start of an ID, or a short name. index.mu is held.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/disk"
 	"berth/internal/image/encryption"
 	"berth/internal/image/progress"
 	"berth/internal/image/source"
@@ -36,10 +38,13 @@ func (s *Store) obtain(ctx context.Context, now *inForce, named reference.Named,
 	o.bars = progress.New(parts, report)
 	defer o.bars.Close()
 	r, err := o.image(ctx, named)
-	if e := o.release(); e != nil { // of an image that is recorded: it needs its layers itself now
+	if e := o.release(comesAgain(ctx, err)); e != nil { // of an image that is recorded: it needs its layers itself now
 		s.log.Warn("leftover of a pull is still there", "error", e)
 	}
 	if err != nil {
+		if disk.Full(err) { // what no image needs makes room first
+			s.dropLeftovers()
+		}
 		return nil, err
 	}
 	s.syncs.Want()
@@ -156,15 +161,35 @@ func (o *obtaining) record(ctx context.Context) (*imageRecord, error) {
 	return o.s.record(o.src, o.layers, o.origins)
 }
 
-// release gives up the references of the pull.
-func (o *obtaining) release() error {
+// comesAgain tells whether a pull that has failed is likely to succeed when it is repeated with the same layers: its
+// client has gone away, as a kubelet does that is restarted, or berthd ends, or the registry is away.
+func comesAgain(ctx context.Context, err error) bool {
+	return err != nil && !disk.Full(err) && (ctx.Err() != nil || errors.Is(err, context.Canceled) ||
+		errors.Is(err, context.DeadlineExceeded) || errdefs.IsUnavailable(err))
+}
+
+// release gives up the references of the pull. If it is expected to come again, the layers that are complete stay for
+// as long as those that a killed berthd has left.
+func (o *obtaining) release(again bool) error {
 	o.s.index.mu.Lock()
 	var unused []*layer
+	kept, now := 0, time.Now()
 	for _, l := range slices.Concat(o.layers, o.origins) {
-		if l != nil {
+		switch {
+		case l == nil:
+		case again:
+			unused = append(unused, o.s.index.keep(l, now)...)
+			if l.adopted && l.refs == 0 {
+				kept++
+			}
+		default:
 			unused = append(unused, o.s.index.unref(l)...)
 		}
 	}
 	o.s.index.mu.Unlock()
+	if kept > 0 {
+		o.s.log.Info("complete layers of a pull that has ended early are kept for the next one", "layers", kept)
+		o.s.expireLater()
+	}
 	return o.s.removeLayers(context.Background(), unused)
 }

@@ -35,7 +35,8 @@ func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model
 
 // Pull pulls an image. Layers that the store has are not downloaded again, and for layers that another pull is
 // downloading it waits. Manifests and configurations that the store has are read again once from each repository, so
-// that only those get an image who can read it there. A pull that fails leaves nothing.
+// that only those get an image who can read it there. A pull that fails leaves nothing, but for complete layers if it
+// is expected to come again: see obtaining.release.
 //
 // Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
 // cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that

@@ -386,7 +386,8 @@ func (s *Store) hold(r *imageRecord) {
 	}
 }
 
-// adopt takes in layers that were complete when the process died in the middle of a pull: the next pull needs them.
+// adopt takes in layers that were complete when the process died in the middle of a pull, or that a pull which ended
+// early had left: the next pull needs them.
 func (s *Store) adopt() error {
 	entries, err := os.ReadDir(s.dirs.root)
 	if err != nil {
@@ -412,7 +413,7 @@ func (s *Store) adopt() error {
 		if r.N != n || r.Boot != s.boot || s.index.layers[r.Key] != nil {
 			continue
 		}
-		if strings.HasPrefix(r.Key, chainKey) || strings.HasPrefix(r.Key, filesKey) {
+		if isMade(r.Key) {
 			continue // cheap to make again
 		}
 		if _, err := os.Lstat(s.dirs.fs(n)); errors.Is(err, os.ErrNotExist) {
@@ -420,7 +421,7 @@ func (s *Store) adopt() error {
 		} else if err != nil {
 			return fmt.Errorf("layer %s: %w", r.Key, err)
 		}
-		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true}
+		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true, since: time.Now()}
 		s.index.doubtful[n] = s.dirs.isDoubtful(n)
 	}
 	for _, l := range s.index.layers {

@@ -37,7 +37,8 @@ type Config struct {
 	Children  Children // which parse images
 	Root      string   // absolute; short, since the paths of layers go into mount options
 	UserAgent string   // of requests to registries
-	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
+	// LeftoverAge is how long complete layers are kept for the next pull, of a pull that a kill of berthd has ended, or
+	// whose client or registry has gone away; default 1 h.
 	LeftoverAge time.Duration
 	// Snapshotter has layers that are read from the registry as containers ask for them; nil: all are unpacked here.
 	Snapshotter Snapshotter
