@@ -210,11 +210,14 @@ func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bo
 // loadLayer downloads a layer and unpacks it into its directory, which is new. A host that sends other bytes than the
 // digest says is not asked again. Where several hosts have sent parts of such bytes, any of them may be to blame: each
 // is asked without the others, the first one last, since it ended too early.
+//
+// What is beyond a limit is not read to its end, so that nothing is known of its digest. It is asked for once more at
+// hosts that have sent nothing of it: the limit is what the image exceeds if they send the same, or nothing better.
 func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := s.dirs.home(n)
 	bad := map[string]bool{}
 	var suspects []string // the first is asked without the others
-	var first error
+	var first, beyond error
 	for {
 		not := maps.Clone(bad)
 		for i, h := range suspects {
@@ -237,9 +240,19 @@ func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, er
 			return rec, s.dirs.writeRecord(n, rec)
 		}
 		corrupt := isCorrupt(err) && hosts != nil
+		tooMuch := hosts != nil && errdefs.IsResourceExhausted(err) && !isErrno(err)
 		switch {
-		case ctx.Err() != nil, final(err) && !corrupt:
+		case ctx.Err() != nil, final(err) && !corrupt && !tooMuch, tooMuch && beyond != nil:
 			return nil, err
+		case tooMuch:
+			s.log.Warn("registry sent a layer beyond a limit, and is not asked for it again", "blob", j.from.desc.Digest,
+				"hosts", hosts, "error", err)
+			beyond, suspects = err, nil
+			for _, h := range hosts {
+				bad[h] = true
+			}
+		case beyond != nil && !corrupt:
+			return nil, beyond
 		case len(suspects) > 0:
 			bad[suspects[0]] = true
 			suspects = suspects[1:]

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/model"
 	rt "berth/internal/registrytest"
 )
@@ -154,4 +156,48 @@ func TestTokensThatExpireUnsaidAreRenewedForAllLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestAMirrorThatSendsTooMuchIsPassedOver: what it sends for a layer is something else, and unpacks to more than a layer
+// may have, so that it is not read to its end. Where the registry sends the same, the image is beyond the limit. Seen to
+// fail where the limit was the end of the pull, whoever had sent the bytes.
+func TestAMirrorThatSendsTooMuchIsPassedOver(t *testing.T) {
+	f := newFixture(t)
+	f.Close()
+	f.cfg.Limits.Layer.Bytes = 2 << 20
+	f.open()
+	bomb := func(name string) rt.ImageOption {
+		return rt.Layer(rt.File(name, 0o644, strings.Repeat("\x00", 16<<20)))
+	}
+	large := mustLayer(t, f.push("bomb:1", bomb("bomb")))
+	stream, err := large.Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, err := io.ReadAll(stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sound := f.push("a:1", rt.Layer(rt.Random(1, "d", 4, 200<<10)...), rt.Compressed(rt.Uncompressed))
+	sent = append(sent, make([]byte, 1<<20)...) // as many as the layer has, at the least
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if filepath.Base(req.URL.Path) != digestOf(t, mustLayer(t, sound)) {
+			http.NotFound(w, req)
+			return
+		}
+		w.(http.Flusher).Flush() // without a length
+		_, _ = w.Write(sent)
+	}))
+	defer mirror.Close()
+	f.mirror(mirror.URL)
+	f.pull("a:1")
+	if !strings.Contains(f.logs.String(), "beyond a limit") {
+		t.Error("the log does not say so")
+	}
+	if err := f.Remove(context.Background(), id(t, sound)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Pull(context.Background(), PullRequest{Ref: host + "bomb:1"})
+	wantErr(t, err, errdefs.ErrResourceExhausted, "max_layer")
+	f.wantNothing()
 }
