@@ -57,7 +57,8 @@ func TestCertificatesOfRegistriesAreTakenOverFromCRIO(t *testing.T) {
 		"containers/registries.conf":                 "",
 		"containers/registries.conf.d/10-mirror.conf": "[[registry]]\nlocation = \"mirrored.example\"\n" +
 			"[[registry.mirror]]\nlocation = \"" + host + "\"\n",
-		"containers/registries.conf.d/20-moved.conf":          "[[registry]]\nprefix = \"moved.example\"\nlocation = \"" + host + "\"\n",
+		"containers/registries.conf.d/20-moved.conf": "[[registry]]\nprefix = \"moved.example\"\n" +
+			"location = \"" + host + "\"\n",
 		"containers/registries.conf.d/30-without-effect.conf": "[[registry]]\nlocation = \"plain.example\"\n",
 	})
 	berth := filepath.Join(dir, "berth")
