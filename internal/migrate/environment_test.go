@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestProxiesOfTheOldRuntimeAreNamed, wherever its unit has them: in drop-ins of the administrator's and of packages, in
-// files of EnvironmentFile=, with the precedence that systemd gives them. The commands that are printed give berthd the
-// same ones. Seen to fail where nothing read files of EnvironmentFile=, and where they did not come first.
+// TestProxiesOfTheOldRuntimeAreNamed, wherever its unit has them: in drop-ins of the administrator's and of packages,
+// in files of EnvironmentFile=, with the precedence that systemd gives them. The commands that are printed give berthd
+// the same ones. Seen to fail where nothing read files of EnvironmentFile=, and where they did not come first.
 func TestProxiesOfTheOldRuntimeAreNamed(t *testing.T) {
 	const unit = "[Service]\nExecStart=/usr/bin/old\n"
 	for name, c := range map[string]struct {
@@ -19,13 +19,15 @@ func TestProxiesOfTheOldRuntimeAreNamed(t *testing.T) {
 		want    []string // variables of berthd after the commands; nil: no commands
 	}{
 		"nothing": {runtime: CRIO, files: map[string]string{
-			"/usr/lib/systemd/system/crio.service": unit + "EnvironmentFile=-/etc/sysconfig/crio\nEnvironment=GOTRACEBACK=crash\n",
-			"/etc/sysconfig/crio":                  "CRIO_CONFIG_OPTIONS=--x\n",
+			"/usr/lib/systemd/system/crio.service": unit + "EnvironmentFile=-/etc/sysconfig/crio\n" +
+				"Environment=GOTRACEBACK=crash\n",
+			"/etc/sysconfig/crio": "CRIO_CONFIG_OPTIONS=--x\n",
 		}},
 		"a drop-in": {
 			runtime: CRIO, files: map[string]string{
 				"/usr/lib/systemd/system/crio.service": unit,
-				"/run/systemd/system/crio.service.d/proxy.conf": "[Service]\nEnvironment=\"HTTPS_PROXY=http://me:pw@proxy.example:3128\" " +
+				"/run/systemd/system/crio.service.d/proxy.conf": "[Service]\n" +
+					"Environment=\"HTTPS_PROXY=http://me:pw@proxy.example:3128\" " +
 					"'NO_PROXY=.svc,10.0.0.0/8' A=b\n",
 			},
 			look: []string{
