@@ -238,7 +238,10 @@ func TestTheTarballIsASystemExtension(t *testing.T) {
 	}
 	output(t, "tar", "-C", extension, "-xf", tarball)
 	// systemd-sysext mounts in a namespace of its own, from which shared mounts come back.
-	got := output(t, "unshare", "--mount", "sh", "-ec", `mount --make-rshared /; mount -t tmpfs none /run; systemd-sysext --root="$0" merge >&2
+	got := output(t, "unshare", "--mount", "sh", "-ec", `
+		mount --make-rshared /
+		mount -t tmpfs none /run
+		systemd-sysext --root="$0" merge >&2
 		cat "$0/usr/bin/other"; cmp "$0/usr/bin/berthd" "$0/var/lib/extensions/berth/usr/bin/berthd"
 		cat "$0/usr/lib/systemd/system/berthd.service"; ! touch "$0/usr/bin/new" 2>/dev/null`, system)
 	for _, want := range []string{"of the system", "usr/lib/systemd/system/berthd.service"} {

@@ -176,8 +176,8 @@ const extensionRelease = "usr/lib/extension-release.d/extension-release.berth"
 // systemdArchitectures are the names of architectures in such a file.
 var systemdArchitectures = map[string]string{"amd64": "x86-64", "arm64": "arm64"}
 
-// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /, or, where /usr is read-only, in
-// a directory of systemd-sysext. Files of the administrator's are left out, since tar would write over them at an
+// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /, or, where /usr is read-only,
+// in a directory of systemd-sysext. Files of the administrator's are left out, since tar would write over them at an
 // upgrade; those of the defaults are with the documents, too.
 func tarball(o *options, list files.Contents) (name string, err error) {
 	name = filepath.Join(o.out, fmt.Sprintf("berth-%s-linux-%s.tar.gz", o.version, o.arch))
@@ -198,8 +198,8 @@ func tarball(o *options, list files.Contents) (name string, err error) {
 	}
 	// The programs are static, and run on any distribution. systemd reads the units once they are there.
 	text := "ID=_any\nARCHITECTURE=" + systemdArchitectures[o.arch] + "\nEXTENSION_RELOAD_MANAGER=1\n"
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: extensionRelease, Size: int64(len(text)), Mode: 0o644,
-		ModTime: o.time, Uname: "root", Gname: "root"}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: extensionRelease, Size: int64(len(text)),
+		Mode: 0o644, ModTime: o.time, Uname: "root", Gname: "root"}); err != nil {
 		return name, err
 	}
 	_, err = io.WriteString(w, text)
