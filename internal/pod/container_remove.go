@@ -5,21 +5,34 @@ import (
 	"errors"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/pod/index"
 )
 
-// RemoveContainer removes a container, running or not. It is idempotent.
+// RemoveContainer removes a container, running or not, and waits some seconds for the removal of a large writable layer: a
+// kubelet that collects garbage measures the disk next, and evicts pods if there is no more space than before. It is
+// idempotent.
 func (m *Manager) RemoveContainer(ctx context.Context, id string) error {
+	c, err := m.removeContainer(ctx, id)
+	if c != nil && err == nil {
+		m.teardown.Trash.Await(ctx, c.ID())
+	}
+	return err
+}
+
+// removeContainer holds locks that the wait for the space is not to hold. It returns no container if there is none.
+func (m *Manager) removeContainer(ctx context.Context, id string) (*index.Container, error) {
 	c, err := m.index.Container(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	releasePod, err := c.LockPod(ctx, "remove")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer releasePod()
-	return m.teardown.RemoveContainer(ctx, c)
+	return c, m.teardown.RemoveContainer(ctx, c)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -1087,6 +1088,40 @@ func TestAConnectionThatThePodResetsIsCutOffForTheClient(t *testing.T) {
 			t.Errorf("%d words: the client is not cut off", words)
 		}
 		ours.Close()
+	}
+}
+
+// TestTheSpaceOfALargeLayerIsFreeAfterARemoval, of a container and of a pod: a kubelet measures the disk at once. Seen to
+// fail without the wait in either call.
+func TestTheSpaceOfALargeLayerIsFreeAfterARemoval(t *testing.T) {
+	n := newMemoryNode(t)
+	for name, remove := range map[string]func(pod, container string) error{
+		"RemoveContainer":  func(_, id string) error { return n.RemoveContainer(t.Context(), id) },
+		"RemovePodSandbox": func(pod, _ string) error { return n.RemoveSandbox(t.Context(), pod) },
+	} {
+		pod, id := n.run()
+		upper := filepath.Join(n.dirs.Container(id), "upper")
+		for i := range 3000 {
+			dir := filepath.Join(upper, fmt.Sprint(i%10))
+			if err := errors.Join(os.MkdirAll(dir, 0o700),
+				os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte("x"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := remove(pod, id); err != nil {
+			t.Fatal(err)
+		}
+		left := 0
+		if err := filepath.WalkDir(n.dirs.Trash(), func(string, fs.DirEntry, error) error { left++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if left > 100 {
+			t.Errorf("%s: %d files are left", name, left)
+		}
+		if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+		n.wantNothing(name)
 	}
 }
 

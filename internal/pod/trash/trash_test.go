@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -195,4 +196,102 @@ func TestWhatIsDiscardedAtTheEndIsRemoved(t *testing.T) {
 	if n := entries(t, dir); n > 0 {
 		t.Errorf("%d directories are still in the trash", n)
 	}
+}
+
+// enlarge makes a directory one that Await waits for.
+func enlarge(t *testing.T, dir string) {
+	t.Helper()
+	fill(t, dir)
+	for i := range largeFiles {
+		if err := os.WriteFile(filepath.Join(dir, "upper", strconv.Itoa(i)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestTheSpaceOfALargeDirectoryIsAwaited, and that of a small one is not: there may be many of those, and their clients
+// are not to wait. Seen to fail without the wait, and where each directory is large.
+func TestTheSpaceOfALargeDirectoryIsAwaited(t *testing.T) {
+	tr, dir, background := newTrash(t)
+	really := tr.remove
+	let := make(chan struct{})
+	tr.remove = func(ctx context.Context, dir string) error {
+		<-let
+		return really(ctx, dir)
+	}
+	background.Go(tr.Empty)
+	large, few, small := dir+"-large", dir+"-few", dir+"-small"
+	enlarge(t, large)
+	fill(t, few)
+	if err := os.WriteFile(filepath.Join(few, "upper", "data"), make([]byte, largeBytes+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, small)
+	for _, dir := range []string{small, large, few} {
+		if err := tr.Discard(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	tr.Await(t.Context(), filepath.Base(small), "another")
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("a small directory was waited for, %v", took)
+	}
+	short, cancel := context.WithTimeout(t.Context(), margin+100*time.Millisecond)
+	defer cancel()
+	tr.Await(short, filepath.Base(large))
+	if left := time.Until(deadline(short)); left < margin/2 || left > margin {
+		t.Errorf("%v are left of the call after the wait for a directory that is not removed", left)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { close(let) })
+	tr.Await(t.Context(), filepath.Base(large), filepath.Base(few))
+	if n := entries(t, tr.dir); n > 1 { // the small one
+		t.Errorf("%d directories are left after the wait", n)
+	}
+	if took := time.Since(began); took >= patience {
+		t.Errorf("the wait has ended by its limit, after %v", took)
+	}
+	awaitEmpty(t, tr)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if len(tr.large)+len(tr.busy) > 0 {
+		t.Errorf("kept are %v, %v", tr.large, tr.busy)
+	}
+}
+
+func deadline(ctx context.Context) time.Time {
+	end, _ := ctx.Deadline()
+	return end
+}
+
+// TestADirectoryThatIsRemovedSlowlyKeepsNoOther: seen to fail where one was removed after the other.
+func TestADirectoryThatIsRemovedSlowlyKeepsNoOther(t *testing.T) {
+	tr, dir, background := newTrash(t)
+	really, began, let := tr.remove, make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	tr.remove = func(ctx context.Context, dir string) error {
+		if calls.Add(1) == 1 {
+			close(began)
+			<-let
+		}
+		return really(ctx, dir)
+	}
+	background.Go(tr.Empty)
+	for i := range 10 {
+		fill(t, dir)
+		if err := tr.Discard(dir); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			<-began
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); entries(t, tr.dir) > 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("%d directories wait for one", entries(t, tr.dir)-1)
+			break
+		}
+	}
+	close(let)
+	awaitEmpty(t, tr)
 }
