@@ -12,8 +12,11 @@ import (
 const (
 	// firstMeasure is how long a reading may wait for the first figure of a layer; a container just made has an empty one.
 	firstMeasure = 5 * time.Millisecond
-	// share is the part of time that may go into one layer's measurement: 1/share.
-	share = 100
+	// share is the part of time that may go into one layer's measurement: 1/share. A measurement of many seconds takes a
+	// larger part, so that no more than oldest passes until the next one: a kubelet learns from the figure that a container
+	// has used up its ephemeral storage. The number of measurers is what bounds the time of all layers then.
+	share  = 100
+	oldest = 2 * time.Minute
 	// measurers is how many layers are measured at once in the background.
 	measurers = 2
 )
@@ -103,7 +106,7 @@ func (s *Sampler) measure(ctx context.Context, e *entry, dir string, last bool) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.measuring = false
-	e.layerNext = time.Now().Add(max(s.config.LayerAge, share*cost))
+	e.layerNext = time.Now().Add(max(s.config.LayerAge, min(share*cost, oldest)))
 	isPart := last && errors.Is(err, context.DeadlineExceeded)
 	if err != nil && (!isPart || e.layer != nil && e.layer.UsedBytes >= bytes) {
 		return err

@@ -28,7 +28,8 @@ type Config struct {
 	// Timeout bounds a call, of whatever many targets; 0: 2 s.
 	Timeout time.Duration
 	// LayerAge is how old a figure of a writable layer may become while somebody asks for it; 0: 15 s. One that is
-	// expensive to have becomes older: at most a hundredth of the time is spent on it.
+	// expensive to have becomes older, since a hundredth of the time is spent on it, but the next measurement begins after
+	// two minutes, or as soon as one of those that are under way has ended.
 	LayerAge time.Duration
 	// MaxMeasure is how long a measurement in the background may take; 0: 30 s. What it has counted by then is a figure
 	// too, if it is more than the last one.

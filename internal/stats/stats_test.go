@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -374,6 +375,46 @@ func TestALayerThatTakesTooLongHasAFigure(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	if !has(200)() {
 		t.Error("the figure has become less")
+	}
+}
+
+// TestALayerThatTakesLongIsMeasuredAgainSoon, so that limits of ephemeral storage hold for it. One that takes less has a
+// hundredth of the time. Seen to fail without the bound, where 30 seconds were taken every 50 minutes.
+func TestALayerThatTakesLongIsMeasuredAgainSoon(t *testing.T) {
+	for cost, longest := range map[time.Duration]time.Duration{
+		25 * time.Second: oldest, 500 * time.Millisecond: 50 * time.Second, time.Millisecond: 15 * time.Second,
+	} {
+		t.Run(cost.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var began []time.Time
+				s, err := New(Config{Cgroups: &cgroup.Hierarchies{}, Measure: func(ctx context.Context, _ string) (uint64, uint64,
+					error) {
+					began = append(began, time.Now())
+					select {
+					case <-time.After(cost):
+						return 1, 1, nil
+					case <-ctx.Done():
+						return 0, 0, ctx.Err()
+					}
+				}})
+				must(t, err)
+				defer s.Close()
+				e := &entry{layerDir: "/layer"}
+				for range 20 * 60 { // somebody asks each second
+					s.layer(e)
+					time.Sleep(time.Second)
+				}
+				synctest.Wait()
+				for i := 3; i < len(began); i++ { // the first ones are tries that have to be short
+					if between := began[i].Sub(began[i-1]) - cost; between < longest || between > longest+2*time.Second {
+						t.Errorf("%v between two measurements, want %v", between, longest)
+					}
+				}
+				if len(began) < 6 {
+					t.Errorf("%d measurements in 20 minutes", len(began))
+				}
+			})
+		})
 	}
 }
 
