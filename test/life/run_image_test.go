@@ -356,6 +356,37 @@ func TestAnImageRunsAtATerminal(t *testing.T) {
 	wantNoPod(t, n, "busybox-")
 }
 
+// TestATerminalOfRunCanBeLeft with the keys of attach: the pod runs on as that of run -d, and attach and restart know it.
+// A Ctrl-P alone is the program's. Seen to fail where the program got both keys.
+func TestATerminalOfRunCanBeLeft(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	cmd := commandLine(t, n, "--data-dir", data, "run", "-it", "--name", "left", node.Busybox, "sh")
+	p := terminal(t, cmd)
+	p.write(t, "echo $((40 + 2)) is it\r")
+	p.await(t, "42 is it")
+	p.write(t, "\x10\x11")
+	p.await(t, "detached from pod left, which runs on: `berth attach left` joins it")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("a run that was left: %v", err)
+	}
+	cmd = commandLine(t, n, "--data-dir", data, "attach", "left")
+	p = terminal(t, cmd)
+	p.write(t, "echo $((50 + 3)) is it\r")
+	p.await(t, "53 is it")
+	p.write(t, "\x10\x11")
+	p.await(t, "detached from left/busybox")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("an attach that was left: %v", err)
+	}
+	for _, args := range [][]string{{"restart", "-t", "0", "left"}, {"rm", "-f", "left"}} {
+		if code, _, complaints := typed(t, n, append([]string{"--data-dir", data}, args...)...); code != 0 {
+			t.Errorf("%q: exit code %d, %s", args, code, complaints)
+		}
+	}
+}
+
 func TestCtrlCEndsAnImageAndRemovesItsPod(t *testing.T) {
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)

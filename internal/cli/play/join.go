@@ -26,12 +26,19 @@ import (
 type Join struct {
 	TTY, Stdin    bool
 	Width, Height uint16 // of the terminal; 0: not known
-	// Run runs a session at the address that its function asks for.
+	// Run runs a session at the address that its function asks for. Its error is ErrDetached where somebody has left the
+	// container, which runs on.
 	Run func(ctx context.Context, tty bool, address func(context.Context) (string, error)) error
 	Err io.Writer // says why the input has ended early, and where output is missing
 
 	ended chan error // gets the result of a terminal's session; nil: there is none
 }
+
+// ErrDetached is a session that somebody has left, with the keys for that.
+var ErrDetached = errors.New("detached")
+
+// detaches says whether somebody can leave the container.
+func (j *Join) detaches() bool { return j != nil && j.TTY && j.Stdin }
 
 // start starts a container whose terminal is this command's, and returns once it runs or has ended. lives ends the
 // session. endRun is called where the session fails after that.
@@ -47,14 +54,16 @@ func (j *Join) start(ctx, lives context.Context, conn *connection.Connection, wa
 				Stdout: true, Width: uint32(j.Width), Height: uint32(j.Height)})
 			return response.GetUrl(), connection.Plain(err)
 		})
-		if err != nil && lives.Err() == nil {
+		if err != nil && !errors.Is(err, ErrDetached) && lives.Err() == nil {
 			err = j.again(lives, conn, watch, c, err)
 		}
 		j.ended <- err
 		if err == nil {
 			return
 		}
-		failed()
+		if !errors.Is(err, ErrDetached) {
+			failed()
+		}
 		if <-runs {
 			endRun()
 		}
@@ -100,7 +109,7 @@ func (j *Join) again(lives context.Context, conn *connection.Connection, watch *
 				Stdout: true})
 			return response.GetUrl(), connection.Plain(err)
 		})
-		if failed == nil || lives.Err() != nil {
+		if failed == nil || errors.Is(failed, ErrDetached) || lives.Err() != nil {
 			return failed
 		}
 		if time.Since(began) > attachLasts {

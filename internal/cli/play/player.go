@@ -76,7 +76,7 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 		Runtime: p.Conn.Runtime, Images: p.Conn.Images, Store: p.Store, Host: host,
 		Watch: launch.NewWatch(watchCtx, p.Conn.Runtime), Pull: p.Pull,
 		CreateWithVolumes: p.Conn.CreateWithVolumes, VolumePath: p.Conn.VolumePath,
-		Repeatable: p.Detach || p.Keep,
+		Repeatable: p.Detach || p.Keep || p.Join.detaches(),
 		Restore:    p.Restore,
 	}
 	switch {
@@ -107,6 +107,10 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 	if err == nil && ctx.Err() == nil {
 		err = p.Join.wait() // while the container is there
 	}
+	if errors.Is(err, ErrDetached) {
+		p.leave()
+		return nil, nil
+	}
 	if err != nil || !p.Detach {
 		if ctx.Err() != nil {
 			fmt.Fprintln(p.Notes, "stopping; once more ends this command at once")
@@ -127,6 +131,16 @@ func (p *Player) Run(ctx context.Context, documents *manifest.Documents) ([]Star
 		return nil, &streaming.ExitError{Code: int(code)}
 	}
 	return p.reports, nil
+}
+
+// leave leaves the pod as it is, and says how to join it again.
+func (p *Player) leave() {
+	for _, pod := range p.running {
+		pod.Leave()
+		name := strings.TrimPrefix(pod.FullName(), "default/")
+		fmt.Fprintf(p.Err, "\ndetached from pod %s, which runs on: `berth attach %[1]s` joins it, and `berth rm -f %[1]s` "+
+			"removes it\n", name)
+	}
 }
 
 // told shows an init container that has failed: its output has been shown, and its exit code is the command's.

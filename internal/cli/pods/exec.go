@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"berth/internal/cli/imagepod"
 	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/play"
 	"berth/internal/cli/streaming"
 	"berth/internal/manifest"
 )
@@ -142,16 +144,13 @@ containers, give -i and -t.`,
 					stdin = strings.Contains(has, manifest.InputStdin)
 				}
 			}
-			ctx, detach := context.WithCancel(ctx)
-			defer detach()
-			detached := false
-			err = session(ctx, a, stdin, tty, func() { detached = true; detach() }, func(ctx context.Context) (string, error) {
+			err = attached(ctx, a, stdin, tty, func(ctx context.Context) (string, error) {
 				response, err := conn.Runtime.Attach(ctx, &cri.AttachRequest{
 					ContainerId: container.Id, Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
 				})
 				return response.GetUrl(), connection.Plain(err)
 			})
-			if detached {
+			if errors.Is(err, play.ErrDetached) {
 				fmt.Fprintf(a.Err, "\ndetached from %s\n", container.ShortName())
 				return nil
 			}
@@ -162,6 +161,20 @@ containers, give -i and -t.`,
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "the container has a terminal")
 	cmd.Flags().StringVarP(&name, "container", "c", "", "container of the pod")
 	return cmd
+}
+
+// attached is a session of the main process of a container. Where it has the terminal, the keys for that end it: the
+// error is play.ErrDetached then.
+func attached(ctx context.Context, a *command.App, stdin, tty bool,
+	address func(context.Context) (string, error)) error {
+	ctx, detach := context.WithCancel(ctx)
+	defer detach()
+	var left atomic.Bool
+	err := session(ctx, a, stdin, tty, func() { left.Store(true); detach() }, address)
+	if left.Load() {
+		return play.ErrDetached
+	}
+	return err
 }
 
 // runningContainer finds a container, the one called in where name is a pod, and says what to try where it does not

@@ -42,7 +42,7 @@ ends in .yaml, .yml or .json, or is the name of a file or directory that exists;
 has the name of a file, write its tag or its registry: nginx:latest.
 
 An image runs as the only container of a pod. Without -d its output is shown until it has ended, and then the pod is
-removed; --rm=false keeps it, stopped. The exit code is that of the command, 127 if there is no such program and 126 if
+removed; --rm=false keeps it, stopped. With -it, Ctrl-P Ctrl-Q leaves the pod running, as -d does. The exit code is that of the command, 127 if there is no such program and 126 if
 it cannot be executed. Ctrl-C stops the pod. -i passes standard input to the command, and -t gives it a terminal.
 Flags stand before the image: what follows it is the command.
 
@@ -196,7 +196,10 @@ func joined(a *command.App, pod *imagepod.Options) func(context.Context, bool,
 	func(context.Context) (string, error)) error {
 	return func(ctx context.Context, tty bool, address func(context.Context) (string, error)) error {
 		if tty {
-			return session(ctx, a, pod.Stdin, true, nil, address)
+			if !pod.Stdin {
+				return session(ctx, a, false, true, nil, address)
+			}
+			return attached(ctx, a, true, true, address)
 		}
 		return (&streaming.Session{URL: address, Stdin: a.In, StdinEnds: true}).Run(ctx)
 	}
