@@ -3,11 +3,13 @@ package apply
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"unicode/utf8"
 
 	"berth/internal/cli/play"
 	"berth/internal/manifest"
@@ -95,6 +97,10 @@ func (d *directory) contents() (contents map[string][]byte, unreadable map[strin
 	}
 	contents, unreadable = map[string][]byte{}, map[string]error{}
 	for _, name := range names {
+		if !utf8.ValidString(name) { // annotations of pods have it, and messages of gRPC cannot
+			unreadable[name] = fmt.Errorf("the name %q is not UTF-8: rename the file", name)
+			continue
+		}
 		path := filepath.Join(d.path, name)
 		info, err := os.Stat(path) // through symbolic links, such as those of a ConfigMap's volume
 		switch {

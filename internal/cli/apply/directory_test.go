@@ -159,3 +159,15 @@ func TestAnEventIsALine(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 }
+
+// TestAFileWhoseNameIsNotUTF8IsWrong, and the others are taken. Seen to fail where its pods failed for ever, with an error
+// that had no name.
+func TestAFileWhoseNameIsNotUTF8IsWrong(t *testing.T) {
+	f := newFiles(t)
+	f.write("a.yaml", podText("a", "/one"))
+	f.write("b\xff.yaml", podText("b", "/one"))
+	f.see("a=/one", "b\xff.yaml", "b\xff.yaml")
+	if says := f.reading.wrong["b\xff.yaml"].Error(); !strings.Contains(says, `"b\xff.yaml" is not UTF-8`) {
+		t.Errorf("it is said %q", says)
+	}
+}

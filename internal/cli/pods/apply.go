@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"unicode/utf8"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -77,6 +78,9 @@ func applyDirectory(cmd *cobra.Command, a *command.App, name string, o *applyOpt
 	directory, err := play.Directory(name)
 	if err != nil {
 		return err
+	}
+	if !utf8.ValidString(directory) { // annotations of pods have it
+		return fmt.Errorf("the name %q is not UTF-8: rename the directory", directory)
 	}
 	socket, err := connection.SocketPath(a.Address)
 	if err != nil {
