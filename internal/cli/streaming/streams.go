@@ -79,6 +79,10 @@ func (s *Session) Run(ctx context.Context) error {
 		return ErrClosed
 	}
 	if err != nil {
+		// Over WebSocket the stream that would have brought the result ends with an error: code 1006, or a reset.
+		if ctx.Err() == nil && strings.HasPrefix(err.Error(), "error reading from error stream: ") {
+			return ErrClosed
+		}
 		// The streaming server's own words before those of the runtime.
 		if text, ok := strings.CutPrefix(err.Error(), "Internal error occurred: "); ok {
 			return errors.New(text)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gorilla/websocket"
 	remoteproto "k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -116,6 +117,27 @@ func TestASessionWhoseRuntimeDiesHasNotSucceeded(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
+	}
+}
+
+// TestAWebSocketThatIsCutOffIsToldAsSuch. Seen to fail where the error was client-go's, with code 1006 of WebSocket.
+func TestAWebSocketThatIsCutOffIsToldAsSuch(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		upgrader := websocket.Upgrader{Subprotocols: []string{remoteproto.StreamProtocolV5Name}}
+		conn, err := upgrader.Upgrade(w, req, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := conn.WriteMessage(websocket.BinaryMessage, []byte("\x01some output")); err != nil {
+			t.Error(err)
+		}
+		conn.NetConn().Close()
+	}))
+	defer server.Close()
+	s := &Session{URL: func(context.Context) (string, error) { return server.URL, nil }, Stdout: io.Discard}
+	if err := s.Run(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v, want %v", err, ErrClosed)
 	}
 }
 
