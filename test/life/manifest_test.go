@@ -359,6 +359,37 @@ func (p *playing) end(by syscall.Signal) (code int) {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// TestARunEndsWhereItsPodIsStoppedOrRemoved by another command, though its containers are started again as a rule. Seen
+// to fail where run tried that for ever.
+func TestARunEndsWhereItsPodIsStoppedOrRemoved(t *testing.T) {
+	t.Parallel()
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	for i, args := range [][]string{{"stop"}, {"rm", "-f"}} {
+		name := fmt.Sprintf("elsewhere%d", i)
+		p := play(t, n, "apiVersion: v1\nkind: Pod\nmetadata: {name: "+name+"}\nspec:\n  restartPolicy: Always\n"+
+			"  containers:\n  - {name: c, image: IMAGE, command: [sh, -c, 'trap \"exit 3\" TERM; sleep 1000 & wait']}\n")
+		p.waitFor("pod default/"+name+" runs at", 1)
+		if code, _, complaints := typed(t, n, append(append([]string{"--data-dir", p.data}, args...), name)...); code != 0 {
+			t.Fatal(complaints)
+		}
+		select {
+		case <-p.ended:
+		case <-time.After(node.Patience(60 * time.Second)):
+			t.Fatalf("after %q the command does not end:\n%s", args, p.shown())
+		}
+		// The container may have been removed before its exit code was read.
+		if code := p.cmd.ProcessState.ExitCode(); code != 3 && (args[0] == "stop" || code != 1) {
+			t.Errorf("after %q: exit code %d:\n%s", args, code, p.shown())
+		}
+		if !strings.Contains(p.shown(), "pod default/"+name+" was stopped or removed: it is not started again") ||
+			strings.Contains(p.shown(), "is started again in") {
+			t.Errorf("after %q it is said:\n%s", args, p.shown())
+		}
+	}
+	wantNoPod(t, n, "elsewhere")
+}
+
 func TestAManifestsContainersAreProbedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	nodetest.BerthOnly(t, "the command is Berth's")
