@@ -83,7 +83,8 @@ func TestAnArchiveIsNeitherReadFromATerminalNorWrittenToOne(t *testing.T) {
 		for line := range lines {
 			says.WriteString(line)
 		}
-		if code := <-ended; code != command.ExitUsage || !strings.Contains(says.String(), "a terminal: give a file with -") {
+		if code := <-ended; code != command.ExitUsage ||
+			!strings.Contains(says.String(), "a terminal: give a file with -") {
 			t.Errorf("%q: exit code %d, %q", args, code, says.String())
 		}
 	}

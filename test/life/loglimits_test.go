@@ -260,7 +260,7 @@ func TestLogsThatNoCommandLooksAfterAreRotated(t *testing.T) {
 			t.Fatal(err)
 		}
 		if info := status.Info["info"]; !strings.Contains(info, `"logLimits":{"maxSize":10485760,"maxFiles":5}`) {
-			t.Errorf("pod %s: %s", pod, info)
+			t.Fatalf("pod %s: %s", pod, info)
 		}
 	}
 	nodetest.Pull(t, n, node.Busybox)

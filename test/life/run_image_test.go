@@ -356,8 +356,8 @@ func TestAnImageRunsAtATerminal(t *testing.T) {
 	wantNoPod(t, n, "busybox-")
 }
 
-// TestATerminalOfRunCanBeLeft with the keys of attach: the pod runs on as that of run -d, and attach and restart know it.
-// A Ctrl-P alone is the program's. Seen to fail where the program got both keys.
+// TestATerminalOfRunCanBeLeft with the keys of attach: the pod runs on as that of run -d, and attach and restart know
+// it. A Ctrl-P alone is the program's. Seen to fail where the program got both keys.
 func TestATerminalOfRunCanBeLeft(t *testing.T) {
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)

@@ -160,8 +160,8 @@ func TestAnEventIsALine(t *testing.T) {
 	}
 }
 
-// TestAFileWhoseNameIsNotUTF8IsWrong, and the others are taken. Seen to fail where its pods failed for ever, with an error
-// that had no name.
+// TestAFileWhoseNameIsNotUTF8IsWrong, and the others are taken. Seen to fail where its pods failed for ever, with an
+// error that had no name.
 func TestAFileWhoseNameIsNotUTF8IsWrong(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", podText("a", "/one"))

@@ -10,8 +10,8 @@
 //     followed. A file is opened for reading or writing only after its descriptor has been seen to be that of a
 //     regular file.
 //
-// The same holds for the names in a tar archive that a container takes: they are walked one by one, links of the archive
-// itself are not followed, and ".." is refused.
+// The same holds for the names in a tar archive that a container takes: they are walked one by one, links of the
+// archive itself are not followed, and ".." is refused.
 //
 // Only the permission bits of a file are copied: a setuid program of a container does not become one of this machine.
 package filecopy

@@ -37,7 +37,7 @@ the terminal. -f removes them without asking, and --dry-run only lists them.`,
 			case unused == (len(args) > 0):
 				return errors.New("name images, or give --unused")
 			case !unused && (o.Dry || o.Force):
-				return errors.New("--dry-run and --force are for --unused: images that are named are removed without a question")
+				return errors.New("--dry-run and --force are for --unused: named images are removed without a question")
 			}
 			return nil
 		}),

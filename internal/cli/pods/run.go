@@ -42,9 +42,9 @@ ends in .yaml, .yml or .json, or is the name of a file or directory that exists;
 has the name of a file, write its tag or its registry: nginx:latest.
 
 An image runs as the only container of a pod. Without -d its output is shown until it has ended, and then the pod is
-removed; --rm=false keeps it, stopped. With -it, Ctrl-P Ctrl-Q leaves the pod running, as -d does. The exit code is that of the command, 127 if there is no such program and 126 if
-it cannot be executed. Ctrl-C stops the pod. -i passes standard input to the command, and -t gives it a terminal.
-Flags stand before the image: what follows it is the command.
+removed; --rm=false keeps it, stopped. With -it, Ctrl-P Ctrl-Q leaves the pod running, as -d does. The exit code is that
+of the command, 127 if there is no such program and 126 if it cannot be executed. Ctrl-C stops the pod. -i passes
+standard input to the command, and -t gives it a terminal. Flags stand before the image: what follows it is the command.
 
 A manifest is YAML or JSON with documents of kind Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet and Job, and the
 ConfigMaps, Secrets and PersistentVolumeClaims to which they refer, also as items of a List. -f names several files. A

@@ -20,8 +20,8 @@ func TestSeveralPodsAreStoppedAtOnce(t *testing.T) {
 	of := func(pod string, containers ...string) (list []target) {
 		sandbox := &cri.PodSandbox{Id: pod, Metadata: &cri.PodSandboxMetadata{Name: pod, Namespace: "default"}}
 		for _, c := range containers {
-			list = append(list, target{pod: sandbox, container: &lookup.Container{Pod: sandbox, Container: &cri.Container{Id: c,
-				Metadata: &cri.ContainerMetadata{Name: c}}}})
+			container := &cri.Container{Id: c, Metadata: &cri.ContainerMetadata{Name: c}}
+			list = append(list, target{pod: sandbox, container: &lookup.Container{Pod: sandbox, Container: container}})
 		}
 		if len(containers) == 0 {
 			list = append(list, target{pod: sandbox})

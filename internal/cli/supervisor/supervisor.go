@@ -353,8 +353,8 @@ func (p *Pod) lost(ctx context.Context) bool {
 	return response.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_READY
 }
 
-// sandboxGoes is how long after its containers the sandbox of a pod runs that somebody stops: the two are stopped by one
-// command, one after the other.
+// sandboxGoes is how long after its containers the sandbox of a pod runs that somebody stops: the two are stopped by
+// one command, one after the other.
 const sandboxGoes = 200 * time.Millisecond
 
 // isStopped says whether the end of a container, at the time finished, is a part of the end of its pod, which somebody
