@@ -69,7 +69,7 @@ func TestAnnotationsDoNotCommandARuntime(t *testing.T) {
 				if strings.Contains(string(text), "passed-on") {
 					told++
 				}
-				for _, key := range []string{"org.systemd.property", "run.oci.", written} {
+				for _, key := range []string{"ExecStopPost", "1234567891", "run.oci.", written} {
 					if strings.Contains(string(text), key) {
 						t.Errorf("%s has %s", path, key)
 					}

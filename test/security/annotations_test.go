@@ -108,7 +108,8 @@ func TestCVE_2024_3154_AnAnnotationCommandsTheRuntime(t *testing.T) {
 			evil.Start()
 			got, want := specOf(t, evil), specOf(t, plain)
 			for key := range got.Annotations {
-				if isOrder(key) {
+				// With the cgroup driver systemd, Berth has properties of its own.
+				if isOrder(key) && got.Annotations[key] != want.Annotations[key] {
 					t.Errorf("the runtime is given the annotation %s", key)
 				}
 			}
@@ -130,7 +131,7 @@ func TestCVE_2024_3154_AnAnnotationCommandsTheRuntime(t *testing.T) {
 			}
 			if bundle, err := os.ReadFile(filepath.Join(n.State, "keeper", "bundles", evil.ID, "config.json")); err == nil {
 				for key := range orders {
-					if isOrder(key) && strings.Contains(string(bundle), fmt.Sprintf("%q:", key)) {
+					if isOrder(key) && want.Annotations[key] == "" && strings.Contains(string(bundle), fmt.Sprintf("%q:", key)) {
 						t.Errorf("the bundle has the annotation %s", key)
 					}
 				}

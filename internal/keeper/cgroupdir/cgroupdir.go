@@ -106,6 +106,57 @@ func isOwn(controller, dir string) bool {
 	return ok && rel != "" && (controller == "" || strings.Contains(rel, "/"))
 }
 
+// processes lists the processes in the directory of a cgroup and below it. A test replaces it.
+var processes = nested.Processes
+
+// signalEach sends a signal to the processes of a list that are still in the directory of a cgroup or below it, but not
+// to this one.
+func signalEach(dir string, pids []int, sig unix.Signal) {
+	for _, pid := range pids {
+		if pid != os.Getpid() {
+			Signal(dir, pid, sig)
+		}
+	}
+}
+
+// Signal sends a signal to a process if it is in the directory of a cgroup or below it. It may have ended since somebody
+// has seen its number there, and a process of another container or of the node may have the number now.
+func Signal(dir string, pid int, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.EINVAL { // the number of a thread, from a threaded cgroup
+		if pid = procfs.Process(pid); pid > 0 && pid != os.Getpid() {
+			fd, err = unix.PidfdOpen(pid, 0)
+		}
+	}
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if inside(dir, pid) { // as long as the process is there, the number is its own
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+	}
+}
+
+// inside says whether a process is in the directory of a cgroup or below it.
+func inside(dir string, pid int) bool {
+	paths, err := OfProcess(pid)
+	if err != nil {
+		return false
+	}
+	for _, path := range paths {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// Has says whether a process is in the cgroups of a container.
+func Has(paths map[string]string, pid int) bool {
+	dir := Members(paths)
+	return dir != "" && inside(dir, pid)
+}
+
 // killRounds bounds killing in a cgroup that forks meanwhile.
 const killRounds = 100
 
@@ -133,20 +184,20 @@ func Kill(dir string) error {
 		return nil
 	}
 	for round := range killRounds {
-		pids, err := nested.Processes(dir)
+		if round > 2 {
+			Freeze(dir, true) // it forks faster than it is killed: what is frozen does not fork after the look
+		}
+		pids, err := processes(dir)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || err == nil && len(pids) == 0 {
 			return nil
 		}
+		if err == nil {
+			signalEach(dir, pids, unix.SIGKILL)
+		}
+		thawAll(dir)
 		if err != nil {
 			return err
 		}
-		if round > 2 {
-			Freeze(dir, true) // it forks faster than it is killed
-		}
-		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		thawAll(dir)
 		time.Sleep(time.Duration(min(round, 20)) * time.Millisecond)
 	}
 	return fmt.Errorf("processes in %s do not end", dir)
@@ -259,15 +310,11 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	if sig == unix.SIGKILL {
 		return Kill(dir)
 	}
-	pids, err := nested.Processes(dir)
+	pids, err := processes(dir)
 	if err != nil {
 		return err
 	}
-	for _, pid := range pids {
-		if pid != os.Getpid() {
-			_ = unix.Kill(pid, sig)
-		}
-	}
+	signalEach(dir, pids, sig)
 	return nil
 }
 

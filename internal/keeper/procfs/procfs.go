@@ -84,6 +84,21 @@ func Status(pid int) []string {
 	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }
 
+// Process returns the process that a thread belongs to; 0: it has ended.
+func Process(thread int) int {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(thread) + "/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, ok := strings.CutPrefix(line, "Tgid:"); ok {
+			pid, _ := strconv.Atoi(strings.TrimSpace(value))
+			return pid
+		}
+	}
+	return 0
+}
+
 // Namespace returns the name of the namespace of one kind that a process is in, such as cgroup:[4026531835]. It is
 // empty for a process that has ended.
 func Namespace(pid int, kind string) string {

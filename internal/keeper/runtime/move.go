@@ -41,7 +41,8 @@ func MoveExec(pid int, paths map[string]string, dir, execID string) {
 		moved := 0
 		found, unread := marked(paths, execID)
 		for _, p := range append(cgroupdir.Family(pid, paths), found...) {
-			if !inCgroup(dir, p) && cgroupdir.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
+			if !inCgroup(dir, p) && cgroupdir.Has(paths, p) &&
+				cgroupdir.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
 				moved++
 			}
 		}

@@ -42,7 +42,7 @@ func KillStarted(e *record.Exec, paths map[string]string) {
 			}
 			quiet = 0
 			killed[process{pid, start}] = true
-			_ = unix.Kill(pid, unix.SIGKILL)
+			cgroupdir.Signal(cgroupdir.Members(paths), pid, unix.SIGKILL)
 		}
 	}
 }

@@ -326,7 +326,7 @@ func (b *Engine) KillExec(ctx context.Context, c runtime.Container, execID strin
 	err := b.call(ctx, callLimit, "Kill", &api.KillRequest{Id: c.ID(), ExecId: execID, Signal: uint32(unix.SIGKILL)},
 		&api.Empty{})
 	for _, pid := range family {
-		_ = unix.Kill(pid, unix.SIGKILL)
+		cgroupdir.Signal(cgroupdir.Members(c.Record().Cgroups), pid, unix.SIGKILL)
 	}
 	if errdefs.IsNotFound(err) || errors.Is(err, errGone) {
 		return nil
