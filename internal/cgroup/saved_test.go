@@ -172,3 +172,58 @@ func TestTheKernelTakesWhatWasSaved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAnEmptyCPUSetBecomesAllWhereProcessesAreIn: the kernel refuses to empty it then (ENOSPC). On v1, a directory that
+// is made without Create has an empty set, as each cgroup has on v2. Seen to fail where the empty set alone was
+// written.
+func TestAnEmptyCPUSetBecomesAllWhereProcessesAreIn(t *testing.T) {
+	asroot.Need(t, "a cgroup")
+	h, err := Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Version != V1 || !h.Has("cpuset") {
+		t.Skip("needs cgroup v1 with cpuset")
+	}
+	const name = "/berth-test-empty"
+	dir := h.Dir("cpuset", name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sleeps := exec.Command("sleep", "infinity")
+	t.Cleanup(func() {
+		if sleeps.Process != nil {
+			_ = sleeps.Process.Kill()
+			_ = sleeps.Wait()
+		}
+		if err := h.Remove(context.WithoutCancel(t.Context()), name); err != nil {
+			t.Error(err)
+		}
+	})
+	saved := h.Save(name, &specs.LinuxResources{CPU: &specs.LinuxCPU{Cpus: "0"}})
+	for _, f := range saved.files {
+		if strings.TrimSpace(f.text) != "" {
+			t.Skipf("%s has %q from the beginning", f.path, f.text)
+		}
+		if err := os.WriteFile(f.path, []byte("0"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sleeps.Start(); err != nil {
+		t.Fatal(err)
+	}
+	process := strconv.Itoa(sleeps.Process.Pid)
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(process), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := saved.Restore(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	want, err := os.ReadFile(possible["cpuset.cpus"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus")); err != nil || string(got) != string(want) {
+		t.Errorf("the CPUs are %q, %v, and all are %q", got, err, want)
+	}
+}
