@@ -78,6 +78,7 @@ func TestPullsRemovalsAndReferencesAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	f.dropLeftovers() // of pulls that were cancelled
 	f.eventually("everything is gone", func() bool { return len(f.layerDirs()) == 0 })
 	f.wantNothing()
 	f.index.mu.Lock()
