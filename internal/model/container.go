@@ -237,8 +237,8 @@ type ContainerConfig struct {
 	RotateLog bool `json:"rotateLog,omitempty"`
 	// CreateHostPaths has a directory made where the host path of a mount does not exist.
 	CreateHostPaths bool `json:"createHostPaths,omitempty"`
-	// PodPrivileged says that the client calls the pod privileged as it asks for this container, whatever it called the pod
-	// when that was made.
+	// PodPrivileged says that the client calls the pod privileged as it asks for this container, whatever it called the
+	// pod when that was made.
 	PodPrivileged bool `json:"podPrivileged,omitempty"`
 }
 

@@ -231,8 +231,9 @@ func TestWithoutARangeThereIsNoNetworkWhereOneIsRequired(t *testing.T) {
 	n.conf("10-test.conflist", "")
 }
 
-// TestTheRangeOfTheNodeOutlivesARestartWithPlugins where the built-in bridge cannot take it, because a pod of before the
-// plugins has an address of another one, or the configuration names one. Seen to fail where only the bridge recorded it.
+// TestTheRangeOfTheNodeOutlivesARestartWithPlugins where the built-in bridge cannot take it, because a pod of before
+// the plugins has an address of another one, or the configuration names one. Seen to fail where only the bridge
+// recorded it.
 func TestTheRangeOfTheNodeOutlivesARestartWithPlugins(t *testing.T) {
 	configured := netip.MustParsePrefix("10.69.0.0/24")
 	for name, prefixes := range map[string][]netip.Prefix{"a pod on the bridge": nil, "a configured range": {configured}} {
@@ -428,8 +429,8 @@ func TestANamespaceIsNeededUntilPluginsHaveTakenThePodOut(t *testing.T) {
 }
 
 // TestAPodThatPluginsHaveNeverJoinedIsForgotten though they fail, and one that they have joined is not: a program that
-// does nothing stands for a plugin that nobody has any more. Seen to fail with Teardown in the place of Forget, and with
-// Forget for both.
+// does nothing stands for a plugin that nobody has any more. Seen to fail with Teardown in the place of Forget, and
+// with Forget for both.
 func TestAPodThatPluginsHaveNeverJoinedIsForgotten(t *testing.T) {
 	n := newNode(t)
 	n.script("gone", `[ $CNI_COMMAND = ADD ] && [ $CNI_CONTAINERID = joined ] &&

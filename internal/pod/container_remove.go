@@ -9,9 +9,9 @@ import (
 	"berth/internal/pod/index"
 )
 
-// RemoveContainer removes a container, running or not, and waits some seconds for the removal of a large writable layer: a
-// kubelet that collects garbage measures the disk next, and evicts pods if there is no more space than before. It is
-// idempotent.
+// RemoveContainer removes a container, running or not, and waits some seconds for the removal of a large writable
+// layer: a kubelet that collects garbage measures the disk next, and evicts pods if there is no more space than before.
+// It is idempotent.
 func (m *Manager) RemoveContainer(ctx context.Context, id string) error {
 	c, err := m.removeContainer(ctx, id)
 	if c != nil && err == nil {

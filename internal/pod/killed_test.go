@@ -225,9 +225,9 @@ func TestPluginsTakeAPodOutOfItsNetworkWhileItsNamespaceIsThere(t *testing.T) {
 	}
 }
 
-// TestAPodThatNeverGotANetworkCanBeRemoved though its plugins fail, as those of a provider that was uninstalled do. It is
-// listed until then, also if berthd is killed as it runs the pod. Seen to fail where a removal asks the plugins as an
-// undo does, and where a start of berthd left the pod in its phase: it was not listed then.
+// TestAPodThatNeverGotANetworkCanBeRemoved though its plugins fail, as those of a provider that was uninstalled do. It
+// is listed until then, also if berthd is killed as it runs the pod. Seen to fail where a removal asks the plugins as
+// an undo does, and where a start of berthd left the pod in its phase: it was not listed then.
 func TestAPodThatNeverGotANetworkCanBeRemoved(t *testing.T) {
 	for name, kill := range map[string]bool{"a run that fails": false, "a berthd that is killed": true} {
 		t.Run(name, func(t *testing.T) {

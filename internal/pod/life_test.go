@@ -1036,8 +1036,8 @@ type cuttable struct {
 
 func (c cuttable) Reset() error { close(c.cut); return nil }
 
-// TestAConnectionThatThePodResetsIsCutOffForTheClient, and is no error: one ends the whole port-forward of a client. Both
-// a read and a write may be what learns it. Seen to fail where each error of the copying is one of the call.
+// TestAConnectionThatThePodResetsIsCutOffForTheClient, and is no error: one ends the whole port-forward of a client.
+// Both a read and a write may be what learns it. Seen to fail where each error of the copying is one of the call.
 func TestAConnectionThatThePodResetsIsCutOffForTheClient(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -1091,8 +1091,8 @@ func TestAConnectionThatThePodResetsIsCutOffForTheClient(t *testing.T) {
 	}
 }
 
-// TestTheSpaceOfALargeLayerIsFreeAfterARemoval, of a container and of a pod: a kubelet measures the disk at once. Seen to
-// fail without the wait in either call.
+// TestTheSpaceOfALargeLayerIsFreeAfterARemoval, of a container and of a pod: a kubelet measures the disk at once. Seen
+// to fail without the wait in either call.
 func TestTheSpaceOfALargeLayerIsFreeAfterARemoval(t *testing.T) {
 	n := newMemoryNode(t)
 	for name, remove := range map[string]func(pod, container string) error{
@@ -1112,7 +1112,8 @@ func TestTheSpaceOfALargeLayerIsFreeAfterARemoval(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := 0
-		if err := filepath.WalkDir(n.dirs.Trash(), func(string, fs.DirEntry, error) error { left++; return nil }); err != nil {
+		err := filepath.WalkDir(n.dirs.Trash(), func(string, fs.DirEntry, error) error { left++; return nil })
+		if err != nil {
 			t.Fatal(err)
 		}
 		if left > 100 {

@@ -27,9 +27,9 @@ const lastWords = time.Second
 // container is reached at its own address, or else at its loopback address, which a sandbox with a network of its own
 // does not have.
 //
-// An error is one of the connect. A connection that is cut off later, because the pod resets it for example, is reset for
-// the client as well: a client such as kubectl takes an error for that of the whole port-forward, and ends it with all
-// other connections.
+// An error is one of the connect. A connection that is cut off later, because the pod resets it for example, is reset
+// for the client as well: a client such as kubectl takes an error for that of the whole port-forward, and ends it with
+// all other connections.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
 	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {

@@ -13,8 +13,8 @@ const (
 	// firstMeasure is how long a reading may wait for the first figure of a layer; a container just made has an empty one.
 	firstMeasure = 5 * time.Millisecond
 	// share is the part of time that may go into one layer's measurement: 1/share. A measurement of many seconds takes a
-	// larger part, so that no more than oldest passes until the next one: a kubelet learns from the figure that a container
-	// has used up its ephemeral storage. The number of measurers is what bounds the time of all layers then.
+	// larger part, so that no more than oldest passes until the next one: a kubelet learns from the figure that a
+	// container has used up its ephemeral storage. The number of measurers is what bounds the time of all layers then.
 	share  = 100
 	oldest = 2 * time.Minute
 	// measurers is how many layers are measured at once in the background.

@@ -378,8 +378,8 @@ func TestALayerThatTakesTooLongHasAFigure(t *testing.T) {
 	}
 }
 
-// TestALayerThatTakesLongIsMeasuredAgainSoon, so that limits of ephemeral storage hold for it. One that takes less has a
-// hundredth of the time. Seen to fail without the bound, where 30 seconds were taken every 50 minutes.
+// TestALayerThatTakesLongIsMeasuredAgainSoon, so that limits of ephemeral storage hold for it. One that takes less has
+// a hundredth of the time. Seen to fail without the bound, where 30 seconds were taken every 50 minutes.
 func TestALayerThatTakesLongIsMeasuredAgainSoon(t *testing.T) {
 	for cost, longest := range map[time.Duration]time.Duration{
 		25 * time.Second: oldest, 500 * time.Millisecond: 50 * time.Second, time.Millisecond: 15 * time.Second,

@@ -40,8 +40,8 @@ func TestAPrivilegedContainerIsAddedToAPod(t *testing.T) {
 	refused(user, "the pod has a user namespace")
 }
 
-// TestTheGroupOfAPodNeedsNoUser: a pod has no process of its image, so neither has a meaning. Seen to fail where a group
-// without a user was refused, as that of a container is.
+// TestTheGroupOfAPodNeedsNoUser: a pod has no process of its image, so neither has a meaning. Seen to fail where a
+// group without a user was refused, as that of a container is.
 func TestTheGroupOfAPodNeedsNoUser(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) {

@@ -14,8 +14,10 @@ import (
 )
 
 // TestAPodThatCanNeitherBeStartedNorRemovedIsListed: as where a CNI plugin asks an API server that is away, for ADD and
-// for DEL. A kubelet finds the pod, stops it until that succeeds, and runs the next attempt. The pod was hidden, with
-// its name and all that it had, until the next start of berthd.
+// for DEL. A kubelet finds the pod, stops it, and runs the next attempt. The pod was hidden, with its name and all that
+// it had, until the next start of berthd. A stop that a client asks for does not need the plugin, which has never
+// joined the pod. One that it has joined is stopped once it succeeds, and has its network namespace until then. Seen to
+// fail where the plugin decided for both, and where the namespace went with the first try.
 func TestAPodThatCanNeitherBeStartedNorRemovedIsListed(t *testing.T) {
 	nodetest.BerthOnly(t, "it takes a plugin of its own by Berth's configuration")
 	bin := t.TempDir()

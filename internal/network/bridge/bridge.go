@@ -422,8 +422,8 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	return b.segment.dismantle() // the next endpoint builds it in the new range
 }
 
-// SaveCIDRs records the ranges as those of the node, whether or not the bridge can use them now: NodeCIDRs returns them,
-// also after a restart, and the bridge takes them as SetCIDRs has it when it is built the next time.
+// SaveCIDRs records the ranges as those of the node, whether or not the bridge can use them now: NodeCIDRs returns
+// them, also after a restart, and the bridge takes them as SetCIDRs has it when it is built the next time.
 func (b *Bridge) SaveCIDRs(cidrs []netip.Prefix) error {
 	b.segment.Lock()
 	defer b.segment.Unlock()

@@ -333,9 +333,9 @@ type errDel struct{ error }
 
 func (e errDel) Unwrap() error { return e.error }
 
-// Forget is Del for a pod that is to go in any case, if its plugins have never answered an ADD with a result: where they
-// fail, that is logged, and the pod is forgotten. What they may have left is told to them by the next GC only. A call
-// that was cancelled says nothing about the plugins.
+// Forget is Del for a pod that is to go in any case, if its plugins have never answered an ADD with a result: where
+// they fail, that is logged, and the pod is forgotten. What they may have left is told to them by the next GC only. A
+// call that was cancelled says nothing about the plugins.
 func (n *Networks) Forget(ctx context.Context, id string) error {
 	defer n.ids.Lock(id)()
 	err := n.del(ctx, id)

@@ -129,8 +129,8 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry, origin Origin, handler Ha
 	return p.Dirs.Namespaces(s.ID()).Create(o)
 }
 
-// RemoveNamespaces lets a pod's namespaces go. That of its network stays as long as CNI plugins have to take the pod out
-// of it: a teardown that failed is repeated, and then needs it. It is idempotent.
+// RemoveNamespaces lets a pod's namespaces go. That of its network stays as long as CNI plugins have to take the pod
+// out of it: a teardown that failed is repeated, and then needs it. It is idempotent.
 func (p *Maker) RemoveNamespaces(id string) error {
 	if p.Network.NeedsNetNS(id) {
 		return p.Dirs.Namespaces(id).RemoveOthers()
@@ -230,8 +230,8 @@ func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) err
 	return p.Network.Teardown(ctx, p.networkPod(&r))
 }
 
-// ForgetNetwork is TearDownNetwork for a pod that its client wants to be gone: plugins that have never given it a network
-// and do not work, since their provider was uninstalled for example, do not keep it.
+// ForgetNetwork is TearDownNetwork for a pod that its client wants to be gone: plugins that have never given it a
+// network and do not work, since their provider was uninstalled for example, do not keep it.
 func (p *Maker) ForgetNetwork(ctx context.Context, s *record.SandboxEntry) error {
 	r := s.Record()
 	if r.NodeNetwork() || r.Network != nil {
@@ -240,8 +240,8 @@ func (p *Maker) ForgetNetwork(ctx context.Context, s *record.SandboxEntry) error
 	return p.Network.Forget(ctx, p.networkPod(&r))
 }
 
-// LeaveNetwork is called before a pod is made again with the addresses that it has: what is in its old network namespace
-// is given back, and the namespace may go.
+// LeaveNetwork is called before a pod is made again with the addresses that it has: what is in its old network
+// namespace is given back, and the namespace may go.
 func (p *Maker) LeaveNetwork(ctx context.Context, s *record.SandboxEntry) error {
 	r := s.Record()
 	if r.NodeNetwork() {

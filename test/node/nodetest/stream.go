@@ -52,8 +52,8 @@ func Stream(ctx context.Context, transport Transport, at string,
 	return 0, err
 }
 
-// ForwardPort forwards a port of this machine to a port of a pod until the test ends, as `kubectl port-forward` does: at
-// is the URL that PortForward gave. It returns the address that is forwarded.
+// ForwardPort forwards a port of this machine to a port of a pod until the test ends, as `kubectl port-forward` does:
+// at is the URL that PortForward gave. It returns the address that is forwarded.
 func ForwardPort(t testing.TB, transport Transport, at, port string) (local string) {
 	t.Helper()
 	parsed, err := url.Parse(at)
