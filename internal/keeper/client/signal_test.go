@@ -41,8 +41,8 @@ func TestWhatTheKeepersParentIgnoresContainersDoNot(t *testing.T) {
 	}
 }
 
-// TestAContainerEndsWithWhatItHasFrozen: a container that runs containers itself may have paused one, and on cgroup v1 a
-// frozen process does not end. The init process of the container waits for it.
+// TestAContainerEndsWithWhatItHasFrozen: a container that runs containers itself may have paused one, and on cgroup v1
+// a frozen process does not end. The init process of the container waits for it.
 //
 // Seen to fail where only the container's own cgroup was thawed: neither a signal nor a removal ended the container.
 func TestAContainerEndsWithWhatItHasFrozen(t *testing.T) {

@@ -24,7 +24,7 @@ func WithMark(env []string, execID string) []string {
 const (
 	// maxEnvironment is how many bytes of a process's environment are looked at. What execve takes is shorter.
 	maxEnvironment = 8 << 20
-	// moveWait bounds how long MoveExec waits for processes that are executing a program.
+	// moveWait bounds how long MoveExec and KillStarted wait for processes that are executing a program.
 	moveWait = 300 * time.Millisecond
 	movePoll = time.Millisecond
 )
@@ -68,17 +68,13 @@ func marked(paths map[string]string, execID string) (found []int, unread bool) {
 	}
 	for _, p := range pids {
 		switch environment := memory.environment(p, maxEnvironment); {
-		case hasMark(environment, execID):
+		case strings.Contains("\x00"+environment, "\x00"+ExecMark+execID+"\x00"):
 			found = append(found, p)
 		case environment == "":
 			unread = unread || executes(p)
 		}
 	}
 	return found, unread
-}
-
-func hasMark(environment, execID string) bool {
-	return strings.Contains("\x00"+environment, "\x00"+ExecMark+execID+"\x00")
 }
 
 // executes says whether a process may be executing a program at this moment (execve(2)): it has no arguments yet, and
