@@ -298,7 +298,8 @@ func TestPullSecretsEphemeralContainersAndRuntimeClasses(t *testing.T) {
 		return nil
 	})
 	eventually(t, 20*time.Second, "the privileged ephemeral container runs", func() error {
-		out, code, err := p.exec("privileged", streams{transport: webSocketTransport}, "mount", "-t", "tmpfs", "x", "/mnt")
+		out, code, err := p.exec("privileged", streams{transport: webSocketTransport}, "sh", "-c",
+			"mkdir -p /tmp/m && mount -t tmpfs x /tmp/m")
 		if err != nil || code != 0 {
 			return fmt.Errorf("code %d, %v: %s", code, err, out)
 		}
