@@ -1,0 +1,34 @@
+package life
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+// TestTheScopeOfAContainerIsStoppedInAShutdown of the node, with the grace period of the pod.
+func TestTheScopeOfAContainerIsStoppedInAShutdown(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd leaves scopes as libcontainer makes them")
+	n := nodetest.Shared(t)
+	if !n.Systemd {
+		t.Skip("the cgroup driver is not systemd")
+	}
+	p := nodetest.RunPod(t, n)
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": "17"}
+	})
+	scope := "cri-containerd-" + c.ID + ".scope"
+	out, err := exec.Command("systemctl", "show", scope, "-p", "DefaultDependencies,TimeoutStopUSec,Conflicts").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"DefaultDependencies=yes", "TimeoutStopUSec=17s", "Conflicts=shutdown.target"} {
+		if !strings.Contains(string(out), want+"\n") {
+			t.Errorf("%s is not among the properties of %s:\n%s", want, scope, out)
+		}
+	}
+}
