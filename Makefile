@@ -325,6 +325,9 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 	for unit in $(UNITS); do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.in \
 			>$(DESTDIR)$(unitdir)/$$unit && chmod 0644 $(DESTDIR)$(unitdir)/$$unit || exit 1; done
+	for slice in berth.slice berth-.slice; do \
+		install -D -m 0644 packaging/systemd/slices-at-shutdown.conf \
+			$(DESTDIR)$(unitdir)/$$slice.d/10-shutdown.conf || exit 1; done
 	install -D -m 0644 packaging/selinux/berth.cil $(DESTDIR)$(selinuxdir)/berth.cil
 	install -d -m 0700 $(DESTDIR)$(sysconfdir)/berth/manifests
 	packaging/docs.sh $(DESTDIR)$(docdir)
@@ -358,7 +361,7 @@ uninstall: ## remove what `make install` installed, but for the configuration
 	$(if $(DESTDIR),,semodule -X 200 -r berth 2>/dev/null || true)
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth
 	rm -f $(addprefix $(DESTDIR)$(unitdir)/,$(UNITS)) $(DESTDIR)$(selinuxdir)/berth.cil
-	rm -rf $(DESTDIR)$(docdir)
+	rm -rf $(DESTDIR)$(docdir) $(DESTDIR)$(unitdir)/berth.slice.d $(DESTDIR)$(unitdir)/berth-.slice.d
 	for program in berth berthd; do \
 		rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program \
 			$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program \

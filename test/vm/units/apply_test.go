@@ -61,6 +61,17 @@ spec:
 		}
 		return nil
 	})
+	// At a shutdown, systemd stops what conflicts with its target, without an order that would help.
+	for line := range strings.Lines(must(t, "systemctl", "list-units", "--plain", "--no-legend", "berth*.slice",
+		"*.scope")) {
+		unit, _, _ := strings.Cut(line, " ")
+		if in := property(t, unit, "Slice"); !strings.HasPrefix(unit, "berth") && !strings.HasPrefix(in, "berth") {
+			continue
+		}
+		if conflicts := property(t, unit, "Conflicts"); strings.Contains(conflicts, "shutdown.target") {
+			t.Errorf("a shutdown stops %s", unit)
+		}
+	}
 	must(t, "systemctl", "restart", "berth-apply")
 	must(t, "systemctl", "stop", "berth-apply")
 	must(t, "systemctl", "start", "berth-apply")
