@@ -309,13 +309,14 @@ func (b *builder) annotations() error {
 // maxStop bounds how long systemd waits for the end of a container, in seconds.
 const maxStop = 1 << 31
 
-// annotations are those that runtimes pass on to systemd, as properties of the container's scope. libcontainer would
-// have the scope without dependencies: when the node shuts down, systemd would stop the keeper, and end the container
-// last, with all that is left. given are the annotations of the client, of which that of a
-// kubelet with the pod's grace period counts.
+// annotations are those that runtimes pass on to systemd, as properties of the container's scope. When the node shuts
+// down, systemd stops a kubelet's slices with the scopes in them: without an order, the keeper could go first. The scope
+// has no default dependencies, as libcontainer makes it, since systemd would then stop it as soon as a shutdown begins,
+// also in a slice that stays until `berth apply` has stopped its pods. given are the annotations of the client, of which
+// that of a kubelet with the pod's grace period counts.
 func (s *Scope) annotations(given map[string]string) map[string]string {
 	const property = "org.systemd.property."
-	out := map[string]string{property + "DefaultDependencies": "true"}
+	out := map[string]string{}
 	if len(s.After) > 0 {
 		quote := strings.NewReplacer(`\`, `\\`, `'`, `\'`)
 		var names []string

@@ -1240,7 +1240,7 @@ func BenchmarkBuildWithManyVariables(b *testing.B) {
 	}
 }
 
-// TestAScopeIsStoppedBeforeTheKeeper: when the node shuts down, and not in the end with all that is left. A client's
+// TestAScopeIsStoppedBeforeTheKeeper when the node shuts down. A client's
 // own annotations of this kind are never passed on. Seen to fail without Scope.annotations.
 func TestAScopeIsStoppedBeforeTheKeeper(t *testing.T) {
 	for grace, want := range map[string]uint64{"30": 30_000_000, "0": 1_000_000, "9223372036854775807": maxStop * 1_000_000,
@@ -1262,7 +1262,7 @@ func TestAScopeIsStoppedBeforeTheKeeper(t *testing.T) {
 		for _, p := range cg.SystemdProps {
 			got[p.Name] = p.Value.Value()
 		}
-		properties := map[string]any{"DefaultDependencies": true, "After": in.Scope.After}
+		properties := map[string]any{"After": in.Scope.After}
 		if want > 0 {
 			properties["TimeoutStopUSec"] = want
 		}
@@ -1271,8 +1271,7 @@ func TestAScopeIsStoppedBeforeTheKeeper(t *testing.T) {
 		}
 	}
 	in := input(t)
-	if out, err := Build(t.Context(), in); err != nil || out.Spec.Annotations["org.systemd.property.After"] != "" ||
-		out.Spec.Annotations["org.systemd.property.DefaultDependencies"] != "" {
+	if out, err := Build(t.Context(), in); err != nil || out.Spec.Annotations["org.systemd.property.After"] != "" {
 		t.Errorf("without systemd it has %v, %v", out.Spec.Annotations, err)
 	}
 }
