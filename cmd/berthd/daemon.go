@@ -70,8 +70,8 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 	}()
 	for _, open := range []func(context.Context) error{
 		d.measure, d.lock, d.enterMounts, d.readAhead, d.takeSockets, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail,
-		d.openImages, d.openNetwork, d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams, d.serveMetrics,
-		d.register, d.makeChecks,
+		d.openImages, d.openNetwork, d.reachKeeper, d.openDevices, d.openPlugins, d.checkJail, d.openPods, d.openStreams,
+		d.serveMetrics, d.register, d.makeChecks,
 	} {
 		if err := open(ctx); err != nil {
 			return err

@@ -118,8 +118,8 @@ func (d *parts) lock(context.Context) error {
 	return nil
 }
 
-// readAhead begins to read the records of pods while the other parts are made: with many pods, most of a start of berthd
-// is that.
+// readAhead begins to read the records of pods while the other parts are made: with many pods, most of a start of
+// berthd is that.
 func (d *parts) readAhead(context.Context) (err error) {
 	d.ahead, err = pod.ReadAhead(&pod.Config{
 		Root: d.cfg.Root, State: d.cfg.State, NetNSDir: d.cfg.Network.NetNSDir, Log: d.log,

@@ -158,9 +158,9 @@ func TestTokensThatExpireUnsaidAreRenewedForAllLayers(t *testing.T) {
 	}
 }
 
-// TestAMirrorThatSendsTooMuchIsPassedOver: what it sends for a layer is something else, and unpacks to more than a layer
-// may have, so that it is not read to its end. Where the registry sends the same, the image is beyond the limit. Seen to
-// fail where the limit was the end of the pull, whoever had sent the bytes.
+// TestAMirrorThatSendsTooMuchIsPassedOver: what it sends for a layer is something else, and unpacks to more than a
+// layer may have, so that it is not read to its end. Where the registry sends the same, the image is beyond the limit.
+// Seen to fail where the limit was the end of the pull, whoever had sent the bytes.
 func TestAMirrorThatSendsTooMuchIsPassedOver(t *testing.T) {
 	f := newFixture(t)
 	f.Close()

@@ -1,5 +1,5 @@
-// Package lease opens files of which a process of a container may hold a lease (fcntl(2), F_SETLEASE). An open of such a
-// file waits until the holder gives the lease up, or the kernel takes it, after 45 s (fs.lease-break-time). With
+// Package lease opens files of which a process of a container may hold a lease (fcntl(2), F_SETLEASE). An open of such
+// a file waits until the holder gives the lease up, or the kernel takes it, after 45 s (fs.lease-break-time). With
 // O_NONBLOCK it tells the holder too, and fails with EAGAIN.
 package lease
 

@@ -310,10 +310,10 @@ func (b *builder) annotations() error {
 const maxStop = 1 << 31
 
 // annotations are those that runtimes pass on to systemd, as properties of the container's scope. When the node shuts
-// down, systemd stops a kubelet's slices with the scopes in them: without an order, the keeper could go first. The scope
-// has no default dependencies, as libcontainer makes it, since systemd would then stop it as soon as a shutdown begins,
-// also in a slice that stays until `berth apply` has stopped its pods. given are the annotations of the client, of which
-// that of a kubelet with the pod's grace period counts.
+// down, systemd stops a kubelet's slices with the scopes in them: without an order, the keeper could go first. The
+// scope has no default dependencies, as libcontainer makes it, since systemd would then stop it as soon as a shutdown
+// begins, also in a slice that stays until `berth apply` has stopped its pods. given are the annotations of the
+// client, of which that of a kubelet with the pod's grace period counts.
 func (s *Scope) annotations(given map[string]string) map[string]string {
 	const property = "org.systemd.property."
 	out := map[string]string{}

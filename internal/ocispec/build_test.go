@@ -1243,8 +1243,10 @@ func BenchmarkBuildWithManyVariables(b *testing.B) {
 // TestAScopeIsStoppedBeforeTheKeeper when the node shuts down. A client's
 // own annotations of this kind are never passed on. Seen to fail without Scope.annotations.
 func TestAScopeIsStoppedBeforeTheKeeper(t *testing.T) {
-	for grace, want := range map[string]uint64{"30": 30_000_000, "0": 1_000_000, "9223372036854775807": maxStop * 1_000_000,
-		"-1": 0, "": 0, "odd": 0} {
+	for grace, want := range map[string]uint64{
+		"30": 30_000_000, "0": 1_000_000, "9223372036854775807": maxStop * 1_000_000,
+		"-1": 0, "": 0, "odd": 0,
+	} {
 		in := input(t)
 		in.CgroupsPath, in.Scope = "a.slice:b:c", &Scope{After: []string{"berth-keeper.service", `own\x2dkeeper.service`}}
 		in.Container.Annotations = map[string]string{"io.kubernetes.pod.terminationGracePeriod": grace,

@@ -257,7 +257,9 @@ type Host struct {
 
 // orNode fills in what this node has, with its records in the configuration's root. Namespaces and cgroups stay nil,
 // which their callers know.
-func (h Host) orNode(ctx context.Context, cfg *Config, dirs *layout.Dirs, discard func(dir string) error) (Host, error) {
+func (h Host) orNode(
+	ctx context.Context, cfg *Config, dirs *layout.Dirs, discard func(dir string) error,
+) (Host, error) {
 	if h.Tmpfs == nil {
 		h.Tmpfs = parts.NodeTmpfs{}
 	}

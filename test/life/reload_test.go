@@ -390,9 +390,9 @@ func TestTheDebugSocketTellsOfADaemonThatIsNotWell(t *testing.T) {
 	}
 }
 
-// TestTheHealthChecksPassHoweverLargeTheLabelsOfPodsAre: systemd would end berthd again and again for pods that somebody
-// gave large labels. No server sends a list of all of these pods in one message. Seen to fail with a check that lists
-// all pods.
+// TestTheHealthChecksPassHoweverLargeTheLabelsOfPodsAre: systemd would end berthd again and again for pods that
+// somebody gave large labels. No server sends a list of all of these pods in one message. Seen to fail with a check
+// that lists all pods.
 func TestTheHealthChecksPassHoweverLargeTheLabelsOfPodsAre(t *testing.T) {
 	t.Parallel()
 	nodetest.BerthOnly(t, "it is Berth's")

@@ -136,8 +136,8 @@ const leaseWait = 3 * time.Second
 // leased is why a file is skipped whose reopen fails with unix.EAGAIN.
 const leased = "a process holds a lease of it, or of the file that it replaces"
 
-// reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again. A file whose lease
-// a process does not give up is an error that is unix.EAGAIN.
+// reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again. A file whose
+// lease a process does not give up is an error that is unix.EAGAIN.
 func (c *copier) reopen(fd, flags int) (*os.File, error) {
 	name := "/proc/self/fd/" + strconv.Itoa(fd)
 	begin := time.Now()

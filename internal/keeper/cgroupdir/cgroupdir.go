@@ -119,8 +119,8 @@ func signalEach(dir string, pids []int, sig unix.Signal) {
 	}
 }
 
-// Signal sends a signal to a process if it is in the directory of a cgroup or below it. It may have ended since somebody
-// has seen its number there, and a process of another container or of the node may have the number now.
+// Signal sends a signal to a process if it is in the directory of a cgroup or below it. It may have ended since
+// somebody has seen its number there, and a process of another container or of the node may have the number now.
 func Signal(dir string, pid int, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == unix.EINVAL { // the number of a thread, from a threaded cgroup

@@ -73,8 +73,8 @@ type loaded[R, S any] struct {
 	err     error
 }
 
-// ReadAhead begins to read all records, which the next Load returns. Until then, nobody else uses the table or writes to
-// its directory.
+// ReadAhead begins to read all records, which the next Load returns. Until then, nobody else uses the table or writes
+// to its directory.
 func (t *Table[R, S]) ReadAhead() {
 	t.ahead = make(chan struct{})
 	go func() {

@@ -181,8 +181,8 @@ const (
 )
 
 // KeyringUID is the user to whom the session keyring of a container without a user namespace belongs. The kernel limits
-// the keys of each user, 200 of one that is not root, so containers do not share it. It is of the upper half of the user
-// IDs, which no system gives to users, since some programs take these for negative numbers.
+// the keys of each user, 200 of one that is not root, so containers do not share it. It is of the upper half of the
+// user IDs, which no system gives to users, since some programs take these for negative numbers.
 func KeyringUID(id string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(id))
