@@ -24,8 +24,10 @@ docdir     = $(PREFIX)/share/doc/berth
 selinuxdir = $(PREFIX)/share/selinux/packages
 sysconfdir ?= /etc
 
-# Packages of tests that run at a time. Each may start daemons of its own.
-TEST_PARALLEL ?= 2
+# Packages of tests that run at a time. Each may start daemons of its own. Many tests wait for something, so there are
+# more than processors, and the package that takes longest is the first.
+TEST_PARALLEL ?= 3
+TEST_FIRST     = ./test/life
 # Of each package, and only for a test that hangs: test/life took 14 minutes on two processors that ran the others too.
 TEST_TIMEOUT  ?= 90m
 # Not from Go's cache, which does not know of the programs that tests run.
@@ -80,7 +82,7 @@ test: announce test-deps build ## all tests, which must leave the machine as it 
 	@packaging/cross.sh $(OTHER_ARCH) >/dev/null
 	$(GOBUILD) -o bin/machine ./test/machine
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
-		$(GO) test -tags $(TAGS) -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+		$(GO) test -tags $(TAGS) -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(TEST_FIRST) ./...
 	$(if $(LINT),$(MAKE) $(LINT))
 
 .PHONY: announce
