@@ -27,6 +27,7 @@ func TestAShutdownStopsThePodsOfTheService(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = exec.Command("systemctl", "stop", "shutdown.target").CombinedOutput()
 		_, _ = exec.Command("systemctl", "stop", "berth-apply").CombinedOutput()
+		must(t, "sh", "-c", "grep -o ' /var/lib/berth-cli/[^ ]*' /proc/mounts | xargs -r umount") // files of the pod
 		if err := os.RemoveAll("/var/lib/berth-cli"); err != nil {
 			t.Error(err)
 		}
