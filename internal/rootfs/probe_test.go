@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/asroot"
@@ -22,14 +21,13 @@ func TestTheProbeOfMappedOwnersFollowsTheFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(ram, unix.MNT_DETACH) })
-	mounts := func() int {
-		all, err := mountinfo.GetMounts(nil)
+	mounts := func(root string) int {
+		all, err := Mounts(root)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(all)
 	}
-	before := mounts()
 	for name, c := range map[string]struct {
 		root string
 		want error
@@ -37,7 +35,7 @@ func TestTheProbeOfMappedOwnersFollowsTheFileSystem(t *testing.T) {
 		"the file system of tests": {t.TempDir(), nil},
 		"ramfs":                    {ram, ErrOwnersNotMapped},
 	} {
-		dir := filepath.Join(c.root, "probe")
+		dir, before := filepath.Join(c.root, "probe"), mounts(c.root)
 		for range 2 { // the second one finds what a killed one has left
 			begin := time.Now()
 			if err := ProbeOwners(t.Context(), dir); !errors.Is(err, c.want) {
@@ -47,7 +45,7 @@ func TestTheProbeOfMappedOwnersFollowsTheFileSystem(t *testing.T) {
 			if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: the directory is left: %v", name, err)
 			}
-			if after := mounts(); after != before {
+			if after := mounts(c.root); after != before {
 				t.Errorf("%s: there are %d mounts, and were %d", name, after, before)
 			}
 			if err := os.MkdirAll(filepath.Join(dir, mappedDir, "0"), 0o700); err != nil {

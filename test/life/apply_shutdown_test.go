@@ -177,9 +177,10 @@ containers:
 		spec("      ", "Always", ""))
 	m.write("c.yaml", "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    spec:"+
 		spec("      ", "OnFailure", ""))
-	if code, _, complaints := m.berth("run", "-d", node.Busybox, "sleep", "600"); code != 0 {
+	if code, _, complaints := m.berth("run", "-d", "--name", "other", node.Busybox, "sleep", "600"); code != 0 {
 		t.Fatal(complaints)
 	}
+	t.Cleanup(func() { m.berth("rm", "-f", "other") })
 	s := newSystemd(t, "running")
 	p := m.applyBelow(s)
 	began := func(times int) {

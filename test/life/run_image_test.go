@@ -417,16 +417,16 @@ func TestAnImageCanBeLeftRunning(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(host, "index.html"), []byte("from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	volume := strings.ToLower(t.Name())
+	volume, data := strings.ToLower(t.Name()), filepath.Join(t.TempDir(), "data")
 	port := freePort(t)
-	code, out, complaints := ranImage(t, n, nil, "-d", "--name", "left", "-l", "app=web", "--memory", "64m", "--cpus",
+	code, out, complaints := ranImage(t, n, nil, "--data-dir", data, "-d", "--name", "left", "-l", "app=web", "--memory", "64m", "--cpus",
 		"0.5", "-p", fmt.Sprintf("127.0.0.1:%d:80", port), "-v", host+":/www:ro", "-v", volume+":/data",
 		node.Busybox, "sh", "-c", "touch /www/x 2>/data/complaint; exec httpd -f -h /www")
 	if code != 0 || len(strings.TrimSpace(out)) != 64 {
 		t.Fatalf("exit code %d, %q, %q", code, out, complaints)
 	}
 	defer func() {
-		if code, _, complaints := typed(t, n, "rm", "-f", "left"); code != 0 {
+		if code, _, complaints := typed(t, n, "--data-dir", data, "rm", "-f", "left"); code != 0 {
 			t.Error(complaints)
 		}
 		if code, _, complaints := typed(t, n, "volume", "rm", volume); code != 0 {
