@@ -146,7 +146,7 @@ LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRe
 	TestAnImage(s|That).*|TestNoOutputOfAnImage.*|TestTwoNodes.*|TestAStatusKeeps.*|TestANodeWithCNI|TestThe2016.*|$\
 	TestTheStreamingServer.*|TestAPodOfAnEarlier.*|TestDeclaredVolumes.*|TestClassesOfBlockIO.*|TestASocketThat.*|$\
 	TestAContainerIsConfinedAsByRunc|TestTheHostsNullDeviceIsNotGivenAway|TestEveryRuntimeLivesTheSameLife|$\
-	TestKeeperKilledLosesNoOutput|TestHundredMegabytes|Test(Client|Keeper)WithFewDescriptors|TestLimitsOfLogs.*|$\
+	TestKeeperKilledLosesNoOutput|TestHundredMegabytes|TestTheSessionKeyringOf.*|Test(Client|Keeper)WithFewDescriptors|TestLimitsOfLogs.*|$\
 	TestKeeperKilledWhileItTakesThingsBack|TestKeeperAndClientStoppedAtOnce|TestOneKeeperPerDirectory|$\
 	Test.*(Shim|GVisor|Snapshotter|RemoteLayer|Artifact).*|TestMountsOfPodsStayOutOfTheNodes|$\
 	TestAContainerThatHasEndedIsCounted|TestAPodsCheckpoint.*|TestFilesOfALayerThat.*|TestALayerThatDoes.*|$\
