@@ -126,7 +126,7 @@ var expected = map[string]expectation{
 	"berth load -i busybox.tar":                            {says: `^sha256:.* docker.io/library/busybox:1.36`},
 	"berth push registry.example/busybox:1.36":             {says: `^sha256:`},
 	"berth push registry.example/web:2":                    {says: `^sha256:`},
-	"berth rm --all --force && berth rmi --unused --force":         {says: `^hello$`},
+	"berth rm --all --force && berth rmi --unused --force": {says: `^hello$`},
 	"berth volume create data":                             {says: `^data$`},
 	"berth volume ls":                                      {says: `^data `},
 	"berth volume inspect data":                            {says: `"data"`},
