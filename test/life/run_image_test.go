@@ -419,8 +419,9 @@ func TestAnImageCanBeLeftRunning(t *testing.T) {
 	}
 	volume, data := strings.ToLower(t.Name()), filepath.Join(t.TempDir(), "data")
 	port := freePort(t)
-	code, out, complaints := ranImage(t, n, nil, "--data-dir", data, "-d", "--name", "left", "-l", "app=web", "--memory", "64m", "--cpus",
-		"0.5", "-p", fmt.Sprintf("127.0.0.1:%d:80", port), "-v", host+":/www:ro", "-v", volume+":/data",
+	code, out, complaints := ranImage(t, n, nil, "--data-dir", data, "-d", "--name", "left", "-l", "app=web",
+		"--memory", "64m", "--cpus", "0.5", "-p", fmt.Sprintf("127.0.0.1:%d:80", port),
+		"-v", host+":/www:ro", "-v", volume+":/data",
 		node.Busybox, "sh", "-c", "touch /www/x 2>/data/complaint; exec httpd -f -h /www")
 	if code != 0 || len(strings.TrimSpace(out)) != 64 {
 		t.Fatalf("exit code %d, %q, %q", code, out, complaints)
