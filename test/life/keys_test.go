@@ -14,12 +14,13 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestTheSessionKeyringOfAContainerIsItsOwn: root of another container cannot join it by its name, as this test tries,
-// which is the same user to the kernel; and it is not on the quota of root, which root of any container can use up so
-// that no container gets a keyring and starts. Execs have the keyring of their container.
+// TestTheSessionKeyringOfAContainerIsItsOwn: root of another container, which is the same user to the kernel as this
+// test, can neither join nor see it, not even as the user of the keyring, which it becomes with CAP_SETUID; and it is
+// not on the quota of root, which root of any container can use up so that no container gets a keyring and starts.
+// Execs have the keyring of their container.
 //
-// Seen to fail with KeyringUID left out of Start in keeper/runtime/stage, with it left out for execs, and without
-// setfsuid in join_keyring.
+// Seen to fail with KeyringUID left out of Start in keeper/runtime/stage, with it left out for execs, without setfsuid
+// in join_keyring, with the container's ID in the name, and with the rights of the user as the kernel gives them.
 func TestTheSessionKeyringOfAContainerIsItsOwn(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd's keyrings are root's")
 	n := nodetest.Shared(t)
@@ -52,24 +53,45 @@ func TestTheSessionKeyringOfAContainerIsItsOwn(t *testing.T) {
 	if err := <-running; err != nil {
 		t.Error(err)
 	}
-	rights := make(chan string, 1)
+	for _, user := range []uint32{0, uid} {
+		joined, seen := joinAs(user, "_ses."+c.ID)
+		// type;user;group;rights;name. One that the kernel has just made is not to be found by others; a container's is.
+		if !strings.HasPrefix(joined, "keyring;0;0;3f13") {
+			t.Errorf("the keyring that is joined as user %d is %s", user, joined)
+		}
+		if strings.Contains(seen, fmt.Sprintf(" %d ", int32(uid))) { // as the kernel prints it
+			t.Errorf("user %d sees keys of user %d:\n%s", user, uid, seen)
+		}
+	}
+}
+
+// joinAs is what the kernel says of a session keyring that a thread of root joins by its name, with the rights of a
+// user, and the keys that this user sees.
+func joinAs(user uint32, name string) (joined, seen string) {
+	type result struct{ joined, seen string }
+	done := make(chan result)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends, and with it a keyring that it makes
-		ring, err := unix.KeyctlJoinSessionKeyring("_ses." + c.ID)
-		if err != nil {
-			rights <- err.Error()
+		if err := unix.Setfsuid(int(user)); err != nil {
+			done <- result{joined: err.Error()}
 			return
 		}
-		text, err := unix.KeyctlString(unix.KEYCTL_DESCRIBE, ring)
+		keys, err := os.ReadFile("/proc/keys")
+		if err != nil {
+			keys = []byte(err.Error())
+		}
+		ring, err := unix.KeyctlJoinSessionKeyring(name)
+		var text string
+		if err == nil {
+			text, err = unix.KeyctlString(unix.KEYCTL_DESCRIBE, ring)
+		}
 		if err != nil {
 			text = err.Error()
 		}
-		rights <- text
+		done <- result{text, string(keys)}
 	}()
-	// type;user;group;rights;name. One that the kernel has just made is not to be found by others; a container's is.
-	if got := <-rights; !strings.HasPrefix(got, "keyring;0;0;3f13") {
-		t.Errorf("the keyring that root joins is %s", got)
-	}
+	r := <-done
+	return r.joined, r.seen
 }
 
 // keysOf is how many keys and keyrings count against the quota of a user.

@@ -472,6 +472,8 @@ static void label_keyring(void)
 	close(fd);
 }
 
+#define KEY_USR_ALL 0x003f0000u /* linux/key.h, which is the kernel's own */
+
 /* Returns whether it has joined the container's session keyring. If not, errno says why, and nothing has changed. */
 static int join_keyring_as_user(void)
 {
@@ -495,6 +497,9 @@ static int join_keyring_as_user(void)
 		s = (s = strchr(s, ';')) ? s + 1 : NULL;
 	if (!s || sscanf(s, "%x", &rights) != 1)
 		fail_with(STEP_KEYRING, EPROTO);
+	/* Root of any container with CAP_SETUID can become the user of the keyring: only who knows its name may have it. */
+	if (stage_plan->keyring_uid)
+		rights &= ~KEY_USR_ALL;
 	if (syscall(SYS_keyctl, KEYCTL_SETPERM, ring, rights | stage_plan->keyring_right, 0, 0) != 0)
 		stage_fail(STEP_KEYRING);
 	return 1;

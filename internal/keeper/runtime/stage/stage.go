@@ -4,6 +4,7 @@ package stage
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,6 +89,8 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	}
 	if join.Keyring != "" && join.Namespaces&unix.CLONE_NEWUSER == 0 {
 		join.KeyringUID = plan.KeyringUID(c.ID())
+		// Root of another container can become any user, and IDs of containers are no secret: the name is one.
+		join.Keyring = "_ses." + rand.Text()
 	}
 	proc, limits, err := e.process(ctx, c, l.Spec, join)
 	if err != nil {
